@@ -24,20 +24,22 @@ _NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}|/[^\x00-\x1f]{1,4000}")
 
 
 def check_cpu_models(names: Sequence[str]) -> str:
-    """Return what is wrong with *names*, a list of names of CPU models; "" if nothing is."""
+    """Return an error text if *names* is not a valid list of CPU model names; "" if it is valid."""
     wrong = next((name for name in names if not _MODEL.fullmatch(name)), None)
     return f"{wrong!r} is no name of a CPU model" if wrong is not None else _twice(names)
 
 
 def check_flags(flags: Sequence[str]) -> str:
-    """Return what is wrong with *flags*, CPU features that may begin with + or -; "" if nothing is."""
+    """Return an error text if *flags* is not a valid list of CPU feature names, each optionally with a leading + or -;
+    "" if it is valid."""
     wrong = next((flag for flag in flags if not _FLAG.fullmatch(flag)), None)
     return f"{wrong!r} must be the name of a feature, with + or - before it or neither" if wrong is not None else \
         _twice([flag.lstrip("+-").lower() for flag in flags])
 
 
 def check_machine_types(choices: Sequence[str]) -> str:
-    """Return what is wrong with *choices*, machine types as ARCHITECTURE=TYPE; "" if nothing is."""
+    """Return an error text if *choices* is not a valid list of ARCHITECTURE=TYPE, such as x86_64=pc-q35-7.2; "" if it
+    is valid."""
     for choice in choices:
         architecture, equals, machine = choice.partition("=")
         if not equals or not _MODEL.fullmatch(architecture) or not re.fullmatch(machines.NAME, machine):
@@ -53,8 +55,8 @@ def _twice(names: Sequence[str]) -> str:
 
 
 def check_setting_value(key: dataclasses.Field[Any], value: Any) -> Any:
-    """Convert *value*, which YAML has read, to the type that the setting *key* is annotated with, and return it. Raises
-    ``InvalidSettings`` for a value that the setting cannot have."""
+    """Convert *value*, parsed from YAML, to the annotated type of the setting *key*, a field of ``AgentSettings``.
+    Return the converted value. Raises ``InvalidSettings`` if it is not valid."""
     kind = str(key.type)
     if value is None:
         if kind.endswith("| None"):

@@ -43,7 +43,7 @@ def _doc(text: str, **more: Any) -> Any:
 
 
 def _check_address(text: str) -> str:
-    """Return what is wrong with *text* as an IP address; "" if nothing is."""
+    """Return an error text if *text* is not an IP address; "" if it is valid."""
     try:
         ipaddress.ip_address(text)
     except ValueError as error:
@@ -52,13 +52,13 @@ def _check_address(text: str) -> str:
 
 
 def _check_ceph_name(text: str) -> str:
-    """Return what is wrong with *text* as the name of a user or pool of Ceph; "" if nothing is."""
+    """Return an error text if *text* is not a valid name of a Ceph user or pool; "" if it is valid."""
     return "" if re.fullmatch(CEPH_NAME, text) else "must be a name of letters, digits, _, . and -"
 
 
 def _parallel() -> int:
-    """Return the default number of parallel operations. Starting a guest is mostly waiting for QEMU: starts finish
-    sooner if ten run at a time, not four."""
+    """Return the default limit of parallel operations: two for each CPU, at least ten. Operations mostly wait for QEMU,
+    so more of them can run than the host has CPUs."""
     return max(10, 2 * (os.cpu_count() or 1))
 
 
@@ -323,19 +323,19 @@ class AgentSettings:
 
     @cached_property
     def servers_folder(self) -> str:
-        """Return the folder that has a folder for each server."""
+        """Return the folder that contains one folder for each server, with its disks."""
         return str(self.instances_path or self.state_dir / "servers")
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Return host and port of *listen*; ``None`` if it is not set."""
+        """Return host and port of the setting *listen*; ``None`` if it is not set."""
         match = _LISTEN.match(self.listen) if self.listen else None
         return (match["six"] or match["host"], int(match["port"])) if match else None
 
 
 def load_agent_settings(path: Path | None = None, **overrides: Any) -> AgentSettings:
-    """Return the settings from the YAML file *path*, or from ``FILE`` when that exists; *overrides* that are not
-    ``None`` take precedence.
+    """Return the settings from the YAML file *path*; by default from ``FILE``, if that exists. *overrides*: values of
+    settings that replace those in the file; ``None`` values are ignored.
 
     Raises ``InvalidSettings`` naming the file, the key and the rule."""
     values: dict[str, Any] = _read(path or FILE) if path is not None or FILE.exists() else {}
@@ -371,7 +371,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def describe_agent_settings(settings: AgentSettings | None = None) -> list[dict[str, Any]]:
-    """Return ``{"key", "value", "doc"}`` of each setting; the values are the defaults unless *settings* are given."""
+    """Return ``{"key", "value", "doc"}`` for each setting. *settings*: the source of the values; by default the default
+    values."""
     shown = settings or AgentSettings()
     return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
             for key in dataclasses.fields(AgentSettings)]

@@ -36,7 +36,8 @@ SCHEMES = ("ws://", "wss://")
 
 
 def run_serial_terminal(options: argparse.Namespace) -> int:
-    """Run ``magnetar console`` until the console ends or the user presses Ctrl-]. Return the exit status."""
+    """Run the command ``magnetar console``, which connects the terminal to a server's serial console, until the console
+    ends or the user presses Ctrl-]. Return the exit status."""
     try:
         why = asyncio.run(_console(options))
     except TimeoutError:
@@ -55,7 +56,8 @@ async def _console(options: argparse.Namespace) -> str:
 
 
 async def _opened(options: argparse.Namespace) -> ClientConnection:
-    """Return the open connection to the console. Raises ``MagnetarError``."""
+    """Open a WebSocket connection to the serial console that the command line *options* name. Raises ``MagnetarError``.
+    """
     from websockets.asyncio.client import connect, unix_connect
     from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 
@@ -84,7 +86,8 @@ async def _opened(options: argparse.Namespace) -> ClientConnection:
 
 
 def _cloud(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the entry of clouds.yaml that the options name; ``None`` for this host."""
+    """Return the entry of clouds.yaml that the command line *options* or OS_CLOUD name; ``None`` to use the agent on
+    this host."""
     name = options.cloud or os.environ.get("OS_CLOUD")
     return cloud_entry({"endpoint": options.socket if not options.cloud else None, "cloud": name,
                         "ca_cert": options.ca_cert, "validate_certs": not options.insecure}, _load)
@@ -102,7 +105,7 @@ def _trusting(url: str, ca_cert: str | None, validate: bool) -> dict[str, Any]:
 
 
 def _refusal(response: Response) -> MagnetarError:
-    """Return the error in *response*, by which an agent or the Compute API has refused to open a console."""
+    """Return the error in *response*, the HTTP response of an agent or Compute API that refused to open a console."""
     if message := response.headers.get(CONSOLE_ERROR):
         return MagnetarError(message)
     with contextlib.suppress(ValueError, LookupError, TypeError):
@@ -114,8 +117,8 @@ def _refusal(response: Response) -> MagnetarError:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Set the terminal to raw mode for the block: each key goes to the guest, and none is echoed. Restore the mode at
-    the end."""
+    """Set the terminal to raw mode during the ``with`` block: each key goes to the guest, without echo. Restore the
+    mode afterwards."""
     if not sys.stdin.isatty():
         yield
         return
@@ -129,7 +132,8 @@ def _raw() -> Iterator[None]:
 
 
 async def _carried(console: ClientConnection) -> str:
-    """Copy input and output between terminal and console, until either ends; return why it ended."""
+    """Copy data between terminal and console in both directions until one of them ends. Return the reason as text for
+    the user."""
     typing, saying = (asyncio.ensure_future(part(console)) for part in (_typed, _print_console_output))
     try:
         await asyncio.wait((typing, saying), return_when=asyncio.FIRST_COMPLETED)
@@ -143,8 +147,8 @@ async def _carried(console: ClientConnection) -> str:
 
 
 async def _typed(console: ClientConnection) -> bool:
-    """Send the input to the console; return whether the user pressed the key that ends the console. When input from a
-    file or a pipe ends, wait until the console ends."""
+    """Send the terminal's input to the console. Return True when the user presses Ctrl-], False when the console ends.
+    If stdin is a file or a pipe, its end does not end the console."""
     from websockets.exceptions import ConnectionClosed
 
     with _keys() as keys, contextlib.suppress(ConnectionClosed):
@@ -170,8 +174,8 @@ async def _print_console_output(console: ClientConnection) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[asyncio.Queue[bytes]]:
-    """Yield the queue of input chunks; an empty chunk ends it. A file, which epoll does not accept, is read
-    immediately."""
+    """Yield a queue with chunks of stdin. An empty chunk means the end of the input. If stdin is a regular file, it is
+    read completely at the start, because epoll does not support files."""
     keys, loop, source = asyncio.Queue[bytes](), asyncio.get_running_loop(), sys.stdin.fileno()
 
     def pressed() -> None:

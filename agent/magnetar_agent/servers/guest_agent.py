@@ -36,7 +36,7 @@ ALLOW = ("In the guest, allow it in the settings of qemu-ga (on Red Hat and its 
 
 
 class GuestAgents:
-    """The guest agents of the servers of a *host*."""
+    """A client of the QEMU guest agents in the servers of one *host*."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -45,8 +45,9 @@ class GuestAgents:
         self._lock = threading.Lock()
 
     def ask(self, document: Document, command: str, **arguments: Any) -> Any:
-        """Have the guest agent of the server do *command*, and return its answer. Raises ``Conflict`` when the guest
-        does not run, ``NoGuestAgent``, or ``GuestRefused``."""
+        """Send *command* with *arguments* to the QEMU guest agent of the server, and return the value from its JSON
+        answer. Raises ``Conflict`` if the guest is not running, ``NoGuestAgent`` if no agent answers, and
+        ``GuestRefused`` if the agent returns an error."""
         self._check_asked(document)
         question = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
         if len(question) > QUESTION_BYTES:
@@ -61,7 +62,8 @@ class GuestAgents:
         return parse_guest_answer(document, command, text)
 
     def _check_asked(self, document: Document) -> None:
-        """Raise an error if the guest agent of the server must not be asked now."""
+        """Raise an error if no command can be sent to the server's guest agent at present: the server is deleted or not
+        running, or the agent recently failed to answer."""
         id, current = document.id, self.host.documents.look("server", document.id)
         if current is None or current.deleting:
             raise NotFound(f"Server {document.name!r} was removed in the meantime.", kind="server", key=id)
@@ -79,7 +81,8 @@ class GuestAgents:
                                    "guest.", why="quiet")
 
     def _silent(self, document: Document, error: NoGuestAgent) -> NoGuestAgent:
-        """Return the error for a guest agent that does not answer."""
+        """Return the error for a guest agent that does not answer, and remember the time: for some seconds further
+        commands fail without being sent. *error*: the error from libvirt."""
         why = error.details.get("why", "silent")
         if why == "channel":
             return NoGuestAgent(f"Server {document.name!r} has no channel for a guest agent. Leave out guest_agent: "
@@ -95,8 +98,8 @@ class GuestAgents:
 
 
 def parse_guest_answer(document: Document, command: str, text: str) -> Any:
-    """Return the value in the answer *text* of the guest agent. Raises ``GuestRefused`` for an error in it, and for
-    what is no answer."""
+    """Return the value in the guest agent's JSON answer *text* to *command*. Raises ``GuestRefused`` if the answer is
+    an error or is not valid."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
@@ -109,14 +112,14 @@ def parse_guest_answer(document: Document, command: str, text: str) -> Any:
 
 
 def invalid_guest_answer(document: Document, command: str) -> GuestRefused:
-    """Return the error for an answer to *command* that is not as the guest agent's protocol says."""
+    """Return the error for an answer to *command* that violates the guest agent's protocol."""
     return GuestRefused(f"What answers as the guest agent of server {document.name!r} does not keep its protocol "
                         f"({command}): the answer is not used. See which program opens the channel "
                         "org.qemu.guest_agent.0 in the guest.", why="answer")
 
 
 def _refusal(document: Document, command: str, reason: str) -> GuestRefused | NoGuestAgent:
-    """Return the error for a guest agent that refused *command* with *reason*, which the guest wrote."""
+    """Return the error for a guest agent that refused *command*. *reason*: error text from the guest."""
     shown, whose = printable_guest_text(reason), f"The guest agent of server {document.name!r}"
     if "frozen" in reason:
         return NoGuestAgent(f"{whose} does nothing while the file systems are frozen, as for a copy of the disks. "
@@ -130,14 +133,16 @@ def _refusal(document: Document, command: str, reason: str) -> GuestRefused | No
 
 
 def number_of_answer(document: Document, command: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Return *value* of an answer to *command*, if it is a whole number from *least* to *most*."""
+    """Return *value*, a field of the answer to *command*. Raises ``GuestRefused`` unless it is an integer from *least*
+    to *most*."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise invalid_guest_answer(document, command)
     return value
 
 
 def bytes_of_answer(document: Document, command: str, value: Any, most: int) -> bytes:
-    """Return the bytes in *value*, base64 in an answer to *command*, if there are *most* at most."""
+    """Decode *value*, a base64 field of the answer to *command*. Raises ``GuestRefused`` if it is not base64 or has
+    more than *most* bytes."""
     if not isinstance(value, str) or len(value) > most * 4 // 3 + 8:
         raise invalid_guest_answer(document, command)
     try:

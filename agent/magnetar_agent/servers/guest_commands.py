@@ -49,21 +49,24 @@ TRIM_EACH = 50
 
 
 class GuestCommands:
-    """The programs and files of the guests of a *host*."""
+    """API calls that run programs and read or write files inside the guests of one *host*, through the QEMU guest
+    agent."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host, self.agents = host, GuestAgents(host)
         self.runs = RunKeys(host.settings.state_dir / FOLDER, host.settings.event_keys_kept)
 
     def server(self, key: str) -> Document:
-        """Return the document of the server *key*. Raises ``NotFound``, ``Ambiguous``."""
+        """Return the document of the server with the name or uuid *key*. Raises ``NotFound``, or ``Ambiguous`` if
+        several servers match."""
         document = self.host.documents.find("server", key)
         if document is None or document.deleting:
             raise NotFound(f"There is no server {key!r} on this host.", kind="server", key=key)
         return document
 
     def info(self, document: Document) -> Fields:
-        """Return the guest agent's ``version``, and which of the needed commands it is ``missing``."""
+        """Return ``{"version", "missing"}``: the guest agent's version, and the required commands that it does not
+        support."""
         answer = self.agents.ask(document, "guest-info")
         supported = answer.get("supported_commands") if isinstance(answer, dict) else None
         if not isinstance(supported, list) or not isinstance(answer.get("version"), str):
@@ -75,7 +78,8 @@ class GuestCommands:
                 "missing": [name for name in NEEDED if name not in enabled]}
 
     def run(self, document: Document, args: Fields) -> Fields:
-        """Start the program once for its ``run_id``, and return its number as ``pid``."""
+        """Start a program in the guest and return ``{"pid", "exited"}``. A repeated call with the same ``run_id`` does
+        not start it again. *args*: run_id, path, arguments, and input (base64, for stdin)."""
         pid = self.runs.begin(args["run_id"], document.id)
         if pid is None:
             program = {"path": args["path"], "arg": args["arguments"], "capture-output": True,
@@ -92,7 +96,8 @@ class GuestCommands:
         return {"pid": pid, "exited": False}
 
     def status(self, document: Document, pid: int) -> Fields:
-        """Return whether the program has ``exited``, and then its outcome, which the guest agent forgets."""
+        """Return whether the program *pid* in the guest has ``exited``, and if so its exit code, signal and output. The
+        guest agent returns the result of a program only once."""
         try:
             answer = self.agents.ask(document, "guest-exec-status", pid=pid)
         except NoGuestAgent as error:
@@ -120,7 +125,8 @@ class GuestCommands:
         return {"pid": pid, "exited": True, **numbers, **outputs, "truncated": cut}
 
     def read_file(self, document: Document, args: Fields) -> Fields:
-        """Return a piece of a file as ``content`` (base64), and whether the file ends there as ``eof``."""
+        """Return ``{"content", "eof"}``: a part of a guest file in base64, and whether the file ends after it. *args*:
+        path, offset and size in bytes."""
         with self._opened(document, args["path"], "r") as handle:
             self._seek(document, handle, args["offset"])
             answer = self.agents.ask(document, "guest-file-read", handle=handle, count=args["size"])
@@ -130,7 +136,8 @@ class GuestCommands:
         return {"content": base64.b64encode(content).decode(), "eof": answer["eof"] or not content}
 
     def write_file(self, document: Document, args: Fields) -> Fields:
-        """Write a piece into a file that exists, and return the number of its bytes as ``written``."""
+        """Write a part of an existing guest file, and return ``{"written": number of bytes}``. *args*: path, offset in
+        bytes, and content in base64."""
         content = base64.b64decode(args["content"])
         done = 0
         with self._opened(document, args["path"], "r+") as handle:
@@ -147,7 +154,8 @@ class GuestCommands:
 
     @contextlib.contextmanager
     def _opened(self, document: Document, path: str, mode: str) -> Iterator[int]:
-        """Open a file of the guest and yield its handle; close it in any case."""
+        """Open the file *path* in the guest, and yield the guest agent's handle. The file is closed at the end of the
+        ``with`` block. *mode*: as for fopen(3)."""
         handle = number_of_answer(document, "guest-file-open",
                                   self.agents.ask(document, "guest-file-open", path=path, mode=mode))
         try:
@@ -167,14 +175,15 @@ class GuestCommands:
 
 
 def _may_have_begun(error: MagnetarError) -> bool:
-    """Return whether a program may have begun although the question for it failed with *error*."""
+    """Return whether the guest agent may have started the program although the command failed with *error*."""
     return isinstance(error, (HypervisorDown, HypervisorError)) or error.details.get("why") in ("silent", "answer")
 
 
 class RunKeys:
-    """The keys of programs that were started, one small file in *folder* each, so that a repeated request starts none
-    twice. A key is written before its program starts, and gets its number then. The oldest are removed when there are
-    more than *most*. There is no fsync: a guest does not survive a loss of its host's power."""
+    """The ``run_id`` of each program started in a guest, stored as one small file each in *folder*, so that a repeated
+    API request does not start a program twice. A file is written before its program starts; the pid is added later. If
+    there are more than *most* files, the oldest are removed. Files are not flushed with fsync: when the host loses
+    power, the guests stop too."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self.folder, self.most = folder, most
@@ -182,8 +191,8 @@ class RunKeys:
         self._lock = threading.Lock()
 
     def begin(self, run_id: str, server_id: str) -> int | None:
-        """Write the key, and return ``None``; if it is known, return the number of its program. Raises ``Conflict``
-        when nobody knows whether its program was started, or when it is another server's."""
+        """Store *run_id* and return ``None``; if it exists already, return the pid of its program. Raises ``Conflict``
+        if it is unknown whether that program was started, or if the run_id belongs to another server."""
         path = self._path(run_id)
         make_state_folder(self.folder, 0o700)
         with self._lock:
@@ -199,11 +208,11 @@ class RunKeys:
         return None
 
     def note(self, run_id: str, server_id: str, pid: int) -> None:
-        """Record that the program of the key was started, with its number *pid*."""
+        """Store the *pid* of the started program for *run_id*."""
         write_atomically(self._path(run_id), json.dumps({"server": server_id, "pid": pid}).encode(), durable=False)
 
     def drop(self, run_id: str) -> None:
-        """Forget a key whose program was not started."""
+        """Remove *run_id*, because its program was not started."""
         self._path(run_id).unlink(missing_ok=True)
 
     def _path(self, run_id: str) -> Path:

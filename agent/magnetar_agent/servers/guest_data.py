@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 
 
 def guest_metadata_tree(host: LocalHost, document: Document) -> dict[str, bytes]:
-    """Return the guest's metadata as it is now: contents by path (``guest_data.metadata_tree``). It lacks the password,
-    which only the config drive has."""
+    """Return the content of the metadata service for the guest as ``{path: content}``. The admin password is omitted;
+    only the config drive contains it."""
     return guest_data.metadata_tree(replace(build_guest(host, document), admin_pass=None))
 
 
 def draw_guest_seed(host: LocalHost, document: Document) -> None:
-    """Draw a random seed and store it in the document with the public key of the server's keypair, unless there is a
-    seed already. The caller writes the document before a guest reads them."""
+    """Store a random seed and the public key of the server's keypair in the document, unless a seed is there already.
+    The caller writes the document to disk before the guest can read them."""
     if "seed" not in document.state:
         document.state["seed"] = secrets.token_hex(512)
         document.state["keys"] = _key(host, document.want)
@@ -57,8 +57,8 @@ def _key(host: LocalHost, want: Fields) -> dict[str, str]:
 
 
 def build_guest(host: LocalHost, document: Document) -> Guest:
-    """Return all data for the guest of *document*. A server without a drawn seed gets fresh randomness each time, as
-    from Nova's metadata service."""
+    """Return the data for the server's config drive and metadata service. For a server without a stored seed, each call
+    contains a new random seed, as in Nova's metadata service."""
     want, state = document.want, document.state
     usual = spec.arranged_disks(host, document, rescued=False)  # an unrescue does not write the drive again
     image = host.documents.get("image", want["image"]) if want["image"] else None
@@ -74,8 +74,9 @@ def build_guest(host: LocalHost, document: Document) -> Guest:
 
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
-    """Write the config drive *name*, which contains the password, then move the password in *document* to the state
-    field for the guest agent (``admin_password``). *flushed*: make the drive survive a loss of power."""
+    """Write the config drive to the file *name* in the server's folder. The drive contains the admin password;
+    afterwards the password in *document* moves to the state field from which the guest agent gets it. *flushed*:
+    whether to flush the file to storage."""
     path = server_folder(host, document.id) / name
     vfat = disk_layout.config_drive_filesystem(host, document) == "vfat"
     make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso
@@ -85,7 +86,8 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
 
 
 def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
-    """Return the fields of ``Guest`` that a cloud sets; for a server without a cloud, with the host's values."""
+    """Return the keyword arguments of ``Guest`` whose values come from the cloud (project, flavor, hostname, keys, …).
+    For a server without a cloud, the values come from this host."""
     want, cloud_data = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
     static = _vendor_data(host) if cloud_data is None else vendor.get("static") or {}
@@ -101,7 +103,7 @@ def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
 
 
 def guest_keys(host: LocalHost, document: Document) -> tuple[Key, ...]:
-    """Return the public keys of the server, with the cloud's names for them if there is a cloud."""
+    """Return the public SSH keys of the server, under the names that the cloud or this host gives them."""
     cloud_data = document.want.get("guest_data")
     if cloud_data is not None:
         return tuple(Key(**key) for key in cloud_data["keys"])
@@ -110,7 +112,8 @@ def guest_keys(host: LocalHost, document: Document) -> tuple[Key, ...]:
 
 
 def _vendor_data(host: LocalHost) -> dict[str, Any]:
-    """Return the vendor data of this host's operator; nothing if the file has become unreadable, as Nova does."""
+    """Return the vendor data from the operator's file ``vendordata_jsonfile_path``; empty if the file is not set or
+    cannot be read, as in Nova."""
     path = host.settings.vendordata_jsonfile_path
     try:
         return vendordata.read_vendor_data(path) if path else {}
@@ -120,7 +123,8 @@ def _vendor_data(host: LocalHost) -> dict[str, Any]:
 
 
 def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
-    """Return the uuid of the kernel or ramdisk (*name*) that the *image* refers to; ``None`` if it refers to none."""
+    """Return the uuid of the kernel or ramdisk image that *image* refers to; ``None`` if there is none. *name*:
+    ``kernel`` or ``ramdisk``."""
     reference = image.want.get(name) if image else None
     part = host.documents.look_for("image", reference) if reference else None
     return part.id if part else None
@@ -141,16 +145,16 @@ def _nic(host: LocalHost, want: Fields, nic: Fields) -> GuestNic:
 
 
 def _addressed(host: LocalHost, nic: Fields, nic_data: Fields) -> dict[str, Any]:
-    """Return addresses, name servers and routes of *nic* (a NIC, or a VLAN on one). *nic_data*: what the cloud says
-    about it."""
+    """Return addresses, name servers and routes of *nic* as keyword arguments of ``GuestNic``. *nic*: a NIC, or a VLAN
+    on a NIC. *nic_data*: the cloud's data about it."""
     return {"address": addresses.for_config_drive(host, nic), "dns": tuple(nic_data.get("dns_nameservers", ())),
             "routes": tuple((route["destination"], route["nexthop"]) for route in nic_data.get("host_routes", ())),
             "ipv6": tuple(_address6(ipv6) for ipv6 in nic_data.get("ipv6", ()))}
 
 
 def _link_type(nic: Fields) -> str:
-    """Return Nova's word for the NIC in network_data.json: ``hw_veb`` for a virtual function, ``phy`` for a whole card,
-    ``ovs`` for an OVN port, otherwise ``bridge``."""
+    """Return the link type of the NIC for network_data.json, as in Nova: ``hw_veb`` for an SR-IOV virtual function,
+    ``phy`` for a whole card, ``ovs`` for an OVN port, otherwise ``bridge``."""
     if nic.get("physical_network") and not nic.get("port"):
         return "phy" if nic.get("vnic_type") == WHOLE else "hw_veb"
     return "ovs" if nic.get("port") else "bridge"
@@ -163,8 +167,8 @@ def _address6(ipv6: Fields) -> NicAddress6:
 
 
 def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:
-    """Yield the devices for the guest's metadata: shares, then tagged NICs and disks. Their bus and address are those
-    in libvirt's XML of the running domain, or of the defined one if it does not run."""
+    """Yield the devices for the guest's metadata: shares, then tagged NICs and tagged *disks*. Bus and address are
+    those of the running libvirt domain; if it is not running, those of the defined domain."""
     for share in document.state.get("shares", ()):
         yield Device("share", "none", (share["tag"],), share_id=share.get("share_id") or share["share"])
     nics = [nic for nic in document.want["networks"] if nic.get("tag")]
@@ -183,7 +187,7 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
 
 
 def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
-    """Return bus and address of the domain's devices: of NICs by MAC, of disks by device name."""
+    """Return ``{MAC or device name: (bus, address)}`` of the NICs and disks of the domain."""
     if domain is None:
         return {}
     return {**{nic.mac: nic.place for nic in domain.nics if nic.place},
@@ -191,7 +195,8 @@ def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
 
 
 def _mappings(want: Fields, disks: tuple[Disk, ...]) -> dict[str, str]:
-    """Return EC2's block device mapping of the server's *disks*, numbered as in Nova, without the config drive."""
+    """Return the EC2 block device mapping of the server's *disks* as ``{name: device}``, such as ``{"root":
+    "/dev/vda"}``, numbered as in Nova. The config drive is not included."""
     mappings = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
     names = {disk.file: disk.label for disk in spec.blank_disks_of_server(want)}
     other_targets = sorted((disk.target for disk in disks[1:] if disk.device == "disk" and disk.path.name not in (

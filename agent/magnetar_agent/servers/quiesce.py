@@ -35,9 +35,9 @@ FOLDER = "frozen"
 
 @contextmanager
 def quiesced_guest(host: LocalHost, server: Document | None) -> Iterator[bool]:
-    """Freeze the file systems of the *server* for the block, and yield whether they are frozen. A guest that has no
-    guest agent, or is paused, is not frozen. Raises ``Conflict`` for such a guest if its hardware requires the
-    freeze."""
+    """Freeze the file systems of the *server* during the ``with`` block, and yield whether they are frozen. A guest
+    that is paused or has no guest agent cannot be frozen: raises ``Conflict`` if its hardware has ``require_quiesce``.
+    """
     if server is None:
         yield False
         return
@@ -80,14 +80,14 @@ def _thaw(host: LocalHost, id: str) -> None:
 
 
 def frozen_servers(host: LocalHost) -> list[str]:
-    """Return the uuids of the servers whose guests are frozen, from the files in ``FOLDER``."""
+    """Return the uuids of the servers whose guests are frozen, or may still be after a crash."""
     folder = _folder(host)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def thaw_left(host: LocalHost) -> None:
-    """Thaw guests that were left frozen because the agent was killed or libvirt did not answer. Runs after a start of
-    agent or libvirt."""
+    """Thaw guests that are still frozen because the agent was killed or libvirt did not answer. Called after the agent
+    or libvirt starts."""
     for id in frozen_servers(host):
         with host.locks.hold(FOLDER, id):
             if (_folder(host) / id).exists():  # otherwise it was being copied just now

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
-    """Return the uuid of the image that the root disk is made from, if that image is missing for a rebuild; otherwise
-    ``None``.
+    """Return the uuid of the image from which a rebuild creates the root disk if this host lacks the image's content;
+    otherwise ``None``.
     """
     image, root = document.want["image"], root_block_device(document.want)
     if root is not None:
@@ -45,7 +45,8 @@ def _holds_image(host: LocalHost, document: Document) -> bool:
 
 
 def wipe(task: Task) -> None:
-    """Remove all that a rebuild makes again: disks, config drive, and the links to the image's content."""
+    """Remove everything that a rebuild creates again: disks, config drive, random seed, and the hard links to the
+    previous image's content."""
     document, state = task.document, task.document.state
     own_files = {*disk_sizes(document.want), *resize.recorded_sizes(document)["sizes"], SWAP}
     names = [ROOT, "disk.new", "config.iso"]
@@ -64,13 +65,14 @@ def wipe(task: Task) -> None:
 
 
 def is_volume_away(host: LocalHost, document: Document) -> bool:
-    """Return whether the server's root volume is on another host."""
+    """Return whether the server has a root volume and another host stores it."""
     root = root_block_device(document.want)
     return root is not None and host.documents.get("volume", root["volume"]) is None
 
 
 def reimage(task: Task) -> None:
-    """Make the root volume again from its image, once for each rebuild."""
+    """Overwrite the server's root volume with the content of its image (rebuild of a server that boots from a volume).
+    A repetition after a crash does not overwrite it a second time."""
     note, root = task.document.state["rebuild"], root_block_device(task.document.want)
     if root is None:
         return
@@ -82,7 +84,7 @@ def reimage(task: Task) -> None:
 
 
 def rebuilt(task: Task) -> None:
-    """Record that the rebuild is done: from here on the disks hold data of the guest."""
+    """Record in the server's document that the rebuild is complete. From now on its disks contain data of the guest."""
     done = task.document.state.pop("rebuild", None)
     if done:
         task.document.state["rebuilt"] = done["request"]
@@ -90,5 +92,5 @@ def rebuilt(task: Task) -> None:
 
 
 def discard(task: Task) -> None:
-    """Drop the saved memory of a suspended guest, which does not fit its new disk."""
+    """Delete the saved memory of a suspended guest, because it does not match the rebuilt disk."""
     task.host.hypervisor.discard_save(task.document.id)

@@ -38,8 +38,9 @@ DRIVE = PREFIX + "config.iso"
 
 
 def complete_rescue(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
-    """Return the requested rescue, with the uuid of its image (by default the server's own); ``None`` if none is
-    requested. The server holds the content of its rescue image, so that image may have been removed."""
+    """Return the requested rescue as ``{"image": uuid, …}``, by default with the server's own image; ``None`` if no
+    rescue is requested. *document*: the existing server, whose rescue disk already contains the content of a rescue
+    image that was removed since."""
     requested: Fields | None = want.get("rescue")
     recorded: Fields | None = document.want.get("rescue") if document else None
     if requested is None or requested == recorded:
@@ -68,8 +69,9 @@ def complete_rescue(host: LocalHost, want: Fields, document: Document | None) ->
 
 
 def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if the rescue disk of *image* may grow larger than both the server's own root disk and the
-    setting allow, and ``NoSpace`` if it may grow larger than the host's free space (no claim reserves space for it)."""
+    """Check the size of the rescue disk of *image*. Raises ``InvalidField`` if it is larger than both the server's root
+    disk and the setting ``rescue_max_virtual_bytes``, and ``NoSpace`` if it is larger than the free space on this host.
+    """
     size = _disk_bytes(image)
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)
@@ -84,7 +86,7 @@ def _check_size(host: LocalHost, image: Document, want: Fields, document: Docume
 
 
 def _disk_bytes(image: Document) -> int:
-    """Return how many bytes the rescue disk of an *image* may take; 0 for a CD, which is only read."""
+    """Return the maximum size in bytes of a rescue disk with this *image*; 0 for a CD, which is never written to."""
     return 0 if image.state["disk_format"] == "iso" else int(image.state.get("virtual_size") or 0)
 
 
@@ -99,33 +101,32 @@ def _check_floppy(image: Document, want: Fields) -> None:
 
 
 def rescue_device_bus(rescue_: Fields) -> Fields | None:
-    """Return ``{device, bus}`` of a rescue with stable devices, requested or made; ``None`` for any other."""
+    """Return ``{device, bus}`` of a rescue in Nova's stable device mode; ``None`` for a rescue in the default mode."""
     return {name: rescue_[name] for name in ("device", "bus")} if rescue_.get("device") else None
 
 
 def boots_rescue_disk(document: Document) -> bool:
-    """Return whether the server boots from its rescue disk. After a crash or on a full disk, a requested rescue disk
-    may not exist yet: until then the server is defined with its own disks."""
+    """Return whether the server boots from its rescue disk: a rescue is requested and the rescue disk exists. Until it
+    exists, the server is defined with its usual disks."""
     return bool(document.want.get("rescue") and document.state.get("rescue"))
 
 
 def keeps_disks(document: Document) -> bool:
-    """Return whether the server is rescued with stable devices, and so has all of its disks."""
+    """Return whether the server is rescued in stable device mode, in which it has all of its usual disks."""
     return bool(document.want.get("rescue") and rescue_device_bus(document.want["rescue"]))
 
 
 def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
-    """Return the name that the image of *recorded*, a rescue, had when the rescue disk was made; ``None`` if the disk
-    was not made from that image."""
+    """Return the name of the image from which the existing rescue disk was created; ``None`` if there is no rescue disk
+    or it was not created from the image in *recorded*, the previously requested rescue."""
     made = document.state.get("rescue")
     return made.get("name") if made and made["image"] == recorded["image"] else None
 
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the facts for ``observe``: *rescue*, the image and device of a rescue disk that exists, or ``None``;
-    *rescue_left*, whether the document's state has a rescue; *rescue_drive*, whether its config drive must still be
-    written; *rescued*, whether the domain boots from the rescue disk, or will do so once a missing domain is defined
-    again."""
+    """Return the observed state of the server's rescue: *rescue*, image and device of the existing rescue disk or
+    ``None``; *rescue_left*, whether the document still lists a rescue disk; *rescue_drive*, whether its config drive
+    must still be written; *rescued*, whether the *domain* boots from the rescue disk."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()
@@ -137,7 +138,7 @@ def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -
 
 
 def rescue(task: Task) -> None:
-    """Make the rescue disk, an overlay on the image's content."""
+    """Create the rescue disk, an overlay on the content of the rescue image."""
     host, document = task.host, task.document
     _drop(task)
     encryption.draw_disk_key(task)
@@ -157,7 +158,7 @@ def rescue(task: Task) -> None:
 
 
 def unrescue(task: Task) -> None:
-    """Remove the rescue disk. An earlier step has already defined the domain without the rescue disk."""
+    """Remove the rescue disk, which the domain no longer uses."""
     _drop(task)
 
 
@@ -172,8 +173,9 @@ def _drop(task: Task) -> None:
 
 
 def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
-    """Return the rescue disk in the folder *place*, encrypted with the *key*, then *root*. If the rescue disk is a CD,
-    *root* comes first. *state*: of the server's document."""
+    """Return the boot disks of a server that is rescued in the default mode: the rescue disk, then *root*, its root
+    disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *place*: its folder.
+    *key*: encrypts the rescue disk."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
@@ -182,14 +184,14 @@ def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = N
 
 
 def rescue_drive_name(state: Fields, usual: str) -> str:
-    """Return the file name of a rescued server's config drive: the rescue's own drive if it has one, otherwise the
-    *usual* drive. *state*: of the server's document."""
+    """Return the file name of the config drive of a rescued server: the rescue's own config drive if there is one,
+    otherwise *usual*, the server's config drive. *state*: the server's state fields."""
     return DRIVE if state["rescue"].get("drive") else usual
 
 
 def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
-    """Return the rescue disk, in the folder *place*, of a rescue with stable devices: it is added to all other disks
-    and boots first. *state*: of the server's document. *key*: the key of an encrypted disk."""
+    """Return the rescue disk of a server that is rescued in stable device mode: an additional disk that boots first.
+    *state*: the server's state fields. *place*: its folder. *key*: key of an encrypted disk."""
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
@@ -199,8 +201,9 @@ def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
-    """Return a device name for the rescue disk, after the names of all disks on its bus: libvirt sorts disks by name,
-    and guests count them in that order. Raises ``Conflict`` if IDE has no name left."""
+    """Return a device name for an additional rescue disk on the *bus*, which sorts after all other disks of this bus:
+    libvirt sorts disks by name, so the guest's other disks keep their positions. Raises ``Conflict`` if IDE has no free
+    name."""
     if bus == "fdc":
         return "fda"
     if bus == "ide":
@@ -217,7 +220,7 @@ def _target(host: LocalHost, document: Document, bus: str) -> str:
 
 
 def _defined(host: LocalHost, document: Document) -> Sequence[Disk]:
-    """Return the disks in the definition of the server's domain; empty without a domain."""
+    """Return the disks of the server's domain in libvirt; empty if there is no domain."""
     domain = host.hypervisor.domain(document.id)
     return domain.disks if domain else ()
 
@@ -240,6 +243,6 @@ def _backing(made: Fields, place: Path) -> Backing:
 
 
 def rescue_boot(state: Fields) -> tuple[str, dict[str, Any]]:
-    """Return the prefix in the names of the rescue's kernel and ramdisk files, and the boot parameters ``{ramdisk,
-    cmdline}``, empty if the rescue image boots without a kernel. *state*: of the server's document."""
+    """Return how the rescued server boots: the prefix of its kernel and ramdisk file names, and ``{ramdisk, cmdline}``,
+    empty if the rescue image has no separate kernel. *state*: the server's state fields."""
     return PREFIX, state["rescue"]["boot"] or {}

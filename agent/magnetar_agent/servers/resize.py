@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def recorded_sizes(document: Document) -> Fields:
-    """Return the recorded sizes of a server's disks: ``root_bytes`` (0 for none), and ``sizes``, the bytes of the other
-    disks by file."""
+    """Return the sizes of the server's disks in bytes, from its document: ``{"root_bytes": size, "sizes": {file:
+    size}}``, with 0 if there is no root disk."""
     return {"root_bytes": document.state.get("root_bytes", 0), "sizes": sizes_of(document.want, document.state)}
 
 
 def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
-    """Return the bytes of each ephemeral and swap disk that exists, by file, from *want* and *state* of a server's
-    document."""
+    """Return ``{file: bytes}`` of the existing ephemeral and swap disks of a server. *want*, *state*: the desired
+    fields and the state fields in its document."""
     made = state.get("made", [])
     # A server of an agent that did not note sizes has those of its document: they could not change.
     return {**{name: size for name, size in disk_sizes(want).items() if name in made},
@@ -33,12 +33,12 @@ def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
 
 
 def drop_swap(task: Task) -> None:
-    """Remove the swap disk; nothing in it survives a start."""
+    """Remove the swap disk, whose content is not needed any more after the guest has stopped."""
     forget_files(task, [SWAP])
 
 
 def grow_ephemeral(task: Task) -> None:
-    """Grow the ephemeral disk to the flavor's size; the guest must grow its file system."""
+    """Grow the ephemeral disks to the flavor's size. The file systems on them are not grown."""
     sizes = recorded_sizes(task.document)["sizes"]
     for file, size in disk_sizes(task.document.want).items():
         if file != SWAP and size > sizes.get(file, size):
@@ -48,8 +48,8 @@ def grow_ephemeral(task: Task) -> None:
 
 
 def forget_files(task: Task, names: list[str]) -> None:
-    """Remove the disks *names*. They are removed from the document first, so that nothing relies on them after a
-    crash."""
+    """Remove the disks in *names*: first from the server's document, then their files, so that after a crash the
+    document lists no disk that is missing."""
     state = task.document.state
     sizes = recorded_sizes(task.document)["sizes"]
     state["made"] = [name for name in state.get("made", []) if name not in names]

@@ -37,7 +37,7 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Return the document *want* with defaults, and uuids as references. Raises ``InvalidField``, ``Conflict``."""
+    """Complete a server's requested fields *want* and return them. *document*: the existing server, or ``None``."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:
@@ -86,8 +86,8 @@ def _uuid_is_free(host: LocalHost, id: str) -> None:
 
 
 def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
-    """Return the sizes of the *requested* flavor, with its name if it has one. *requested*: a name, or sizes; *old*:
-    the flavor that the server has."""
+    """Return the sizes (vcpus, ram, …) of the *requested* flavor, and its name if it has one. *requested*: a flavor's
+    name, or a dict of sizes. *old*: the server's current flavor, ``None`` for a new server."""
     if isinstance(requested, dict):
         if old and requested.items() <= old.items():
             return old
@@ -106,9 +106,9 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None, kept: bool) -> Document | None:
-    """Return the document of the image *reference*; ``None`` without *reference*. The server's own image may have been
-    removed: then return ``None`` for its uuid, and a stand-in (``_removed_image``) for its former name. *kept*: the
-    server has disks already, so the image need not be on this host."""
+    """Return the document of the image with the name or uuid *reference*; ``None`` if it is ``None``. The image of an
+    existing server may have been removed: then ``None`` for its uuid, or a substitute (``_removed_image``) for its
+    name. *kept*: the server already has disks, so the image may be missing here."""
     if reference is None:
         return None
     if kept and document is None:
@@ -122,7 +122,8 @@ def _image(host: LocalHost, reference: str | None, document: Document | None, ke
 
 
 def _removed_image(document: Document) -> Document:
-    """Return a stand-in for the document of an image that was removed after the server was made: only its uuid is used.
+    """Return a substitute for the document of the server's image, which was removed. Only the substitute's uuid may be
+    used.
     """
     image = document.copy()
     image.id = document.want["image"]
@@ -157,8 +158,8 @@ def _key(host: LocalHost, key_name: str | None, old: Fields) -> str | None:
 
 
 def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return the root format *requested*. For ``auto`` return the *old* format of the existing server, or for a new
-    server the format of the settings."""
+    """Return the *requested* root disk format. ``auto`` means *old*, the format of the existing server, or the setting
+    ``root_format`` for a new server."""
     root_format = str(old or host.settings.root_format) if requested == "auto" else requested
     if root_format in root_pool.WHAT and old is None:
         root_pool.check_host(host, "root_format", root_format)
@@ -166,8 +167,8 @@ def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return kvm or qemu, as *requested*. For ``auto`` return the *old* type of the existing server, or for a new
-    server the best type that works on this host. Raises ``InvalidField`` for kvm on a host without KVM."""
+    """Return the *requested* virtualization type, kvm or qemu. ``auto`` means *old*, the type of the existing server;
+    for a new server, the setting or the best type available. Raises ``InvalidField`` for kvm on a host without KVM."""
     if requested == "auto":
         configured = host.settings.virt_type if host.settings.virt_type != "auto" else None
         return old or configured or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")
@@ -179,8 +180,8 @@ def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _networks(host: LocalHost, requested: list[Fields], document: Document | None) -> list[Fields]:
-    """Return the *requested* NICs, each with a MAC: the MAC of the request, otherwise that of the NIC in *document*
-    that the request describes, otherwise a drawn one."""
+    """Return the *requested* NICs, each with a MAC: from the request, from the same NIC in *document* (the existing
+    server), or randomly generated."""
     old = list(document.want["networks"]) if document else []
     nics: list[Fields] = []
     for field, nic, former in _matched(host, requested, old):
@@ -202,14 +203,14 @@ def _networks(host: LocalHost, requested: list[Fields], document: Document | Non
 
 
 def _plain(nic: Fields) -> Fields:
-    """Return the NIC without fields that have their defaults."""
+    """Return *nic* without the fields that have their default values."""
     return {name: value for name, value in nic.items() if name not in USUAL or value != USUAL[name]}
 
 
 def _matched(host: LocalHost, requested: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields,
                                                                                             Fields | None]]:
-    """Yield for each NIC in *requested*: the name of its field (``networks[0]``), the requested NIC, and the NIC of
-    *old* that it describes (``None`` for a new NIC)."""
+    """Yield a triple for each *requested* NIC: its field name such as ``networks[0]``, the requested NIC, and the same
+    NIC in *old*, the server's current NICs (``None`` for a new NIC)."""
     keeping = list(old)
     for at, nic in enumerate(requested):
         field = f"networks[{at}]"
@@ -223,31 +224,33 @@ def _matched(host: LocalHost, requested: list[Fields], old: list[Fields]) -> Ite
 
 
 def macs_of_server(server: Document) -> list[str]:
-    """Return the MACs of the server's NICs."""
+    """Return the MAC addresses of the server's NICs."""
     return [nic["mac"] for nic in server.want["networks"]]
 
 
 def mac_owner(host: LocalHost, mac: str, document: Document | None = None) -> Document | None:
-    """Return the server that has the MAC, or ``None``. The server of *document* does not count."""
+    """Return the server that has a NIC with this *mac*; ``None`` if there is none. The server *document* is ignored."""
     servers = host.documents.having("server", "mac", mac)
     return next((server for server in servers if document is None or server.id != document.id), None)
 
 
 def port_names_of_server(server: Document) -> list[str]:
-    """Return the OVN ports of the server's NICs."""
+    """Return the uuids of the OVN ports to which the server's NICs are connected."""
     return [nic["port"] for nic in server.want["networks"] if nic.get("port")]
 
 
 def port_owner(host: LocalHost, port: str | None, document: Document | None = None) -> Document | None:
-    """Return the server that has a NIC at the port, or ``None``. The server of *document* does not count."""
+    """Return the server that has a NIC on the OVN *port*; ``None`` if there is none. The server *document* is ignored.
+    """
     servers = host.documents.having("server", "port", port) if port else ()
     return next((server for server in servers if document is None or server.id != document.id), None)
 
 
 def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fields],
                 document: Document | None) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if the port of *nic* belongs to another server or to one of
-    *checked_nics*, or if *nic* has filter fields: OVN filters its ports."""
+    """Check the OVN port that the requested *nic* names. Raises ``InvalidField`` or ``Conflict`` if another server or
+    one of *checked_nics* has the same port, or if *nic* sets port security, allowed addresses or security groups: for
+    an OVN port, they are set in OVN."""
     if not is_uuid_key(nic["port"]):
         raise InvalidField(f"{field}.port", "must be the uuid by which OVN knows the port; names of ports are for a "
                                             "cloud", nic["port"])
@@ -263,9 +266,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fie
 
 
 def nic_plug(nic: Fields, field: str) -> Plug:
-    """Return the names of the network, bridge, OVN port and host devices that the NIC is plugged into; ``None`` for
-    each that *nic* does not name. Raises ``InvalidField`` unless it names exactly one of the four, or both a port and
-    devices, for a NIC whose card forwards packets for OVN."""
+    """Return what *nic* is connected to, as a tuple (network, bridge, OVN port, host devices) of names with ``None``
+    for unset ones. Raises ``InvalidField`` naming *field* unless exactly one is set, or both port and devices for a NIC
+    whose card forwards packets for OVN."""
     devices = nic_devices_name(nic) if nic.get("physical_network") else None
     places = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(place is not None for place in places) != 1 and not virtual_functions.is_forwarded(nic):
@@ -274,16 +277,16 @@ def nic_plug(nic: Fields, field: str) -> Plug:
 
 
 def _is_same_nic(nic: Fields, old: Fields, requested_plug: Plug) -> bool:
-    """Return whether *nic*, a requested NIC, describes the existing NIC *old*. *requested_plug*: the ``nic_plug`` of
-    *nic*."""
+    """Return whether *nic*, a requested NIC, is the existing NIC *old*: it has the same MAC or, if the request has no
+    MAC, the same connection. *requested_plug*: result of ``nic_plug`` for *nic*."""
     if nic.get("mac"):
         return bool(nic["mac"] == old["mac"])
     return requested_plug == nic_plug(old, "networks")
 
 
 def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if this host lacks the network, bridge, OVN port or device in
-    *requested_plug* (from ``nic_plug``)."""
+    """Raise ``InvalidField`` or ``Conflict`` naming *field* if this host lacks the network, bridge, OVN port or device
+    in *requested_plug*, a result of ``nic_plug``."""
     network, bridge, port, devices = requested_plug
     if devices is not None:
         virtual_functions.check_device_network(host, devices, field)
@@ -311,7 +314,8 @@ def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
 
 
 def _draw_mac(host: LocalHost, drawn: set[str]) -> str:
-    """Return a MAC of QEMU's range that no server on this host has, and that is not among those *drawn*."""
+    """Return a random MAC with QEMU's prefix 52:54:00 that neither a server on this host nor *drawn* (the MACs of the
+    same request) has."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
         if mac not in drawn and not mac_owner(host, mac):

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def share_names(host: LocalHost) -> list[str]:
-    """Return the names of the shares that this host has."""
+    """Return the names of the file shares in the agent's setting ``shares`` whose folders exist."""
     return sorted(name for name, path in host.settings.shares.items() if path.is_dir())
 
 
 def share_folder(host: LocalHost, name: str) -> Path:
-    """Return the folder of a share. Raises ``Conflict`` if this host has none of that name."""
+    """Return the host's folder of the file share *name*. Raises ``Conflict`` if this host has no such share."""
     path = host.settings.shares.get(name)
     if path is None:
         raise Conflict(f"Host {host.name} has no share {name}. Name its folder in the setting shares of the agent.",
@@ -35,8 +35,8 @@ def share_folder(host: LocalHost, name: str) -> Path:
 
 
 def check_attachable(host: LocalHost, name: str) -> Path:
-    """Return the folder of the share *name*, for a guest. Raises ``Conflict`` if this host lacks the share or
-    virtiofsd."""
+    """Return the host's folder of the file share *name*. Raises ``Conflict`` if this host cannot attach it to a guest
+    because the share or virtiofsd is missing."""
     if not host.hypervisor.serves_shares():
         raise Conflict(f"Host {host.name} has no virtiofsd, which serves shares. On Debian 12 the package "
                        "qemu-system-common has it.")
@@ -44,9 +44,9 @@ def check_attachable(host: LocalHost, name: str) -> Path:
 
 
 def note_share(document: Document, state: str, tag: str, share: str | None, share_id: str | None = None) -> None:
-    """Note in the document that the server has the *share* under this tag, or no share (``None``). *share_id*: the
-    share's name in the guest's metadata, if its cloud has another one. Raises ``Conflict`` if that is a change and the
-    domain's *state* is not off."""
+    """Store in the server's document that *share* is attached under the mount tag *tag*; ``None`` for *share* detaches
+    it. *share_id*: the cloud's name of the share for the guest's metadata. Raises ``Conflict`` if this is a change and
+    *state*, the domain's state, is not off."""
     recorded = document.state.get("shares", [])
     new = [{"share": share, "tag": tag, **({"share_id": share_id} if share_id else {})}] if share else []
     new_shares = [attached for attached in recorded if attached["tag"] != tag] + new
@@ -57,6 +57,6 @@ def note_share(document: Document, state: str, tag: str, share: str | None, shar
 
 
 def shared_folders(host: LocalHost, state: Fields) -> tuple[SharedFolder, ...]:
-    """Return the shares in *state*, of a server's document, with their folders. Raises ``Conflict`` if this host lacks
-    a share."""
+    """Return the attached file shares in *state*, the server's state fields, with their folders on this host. Raises
+    ``Conflict`` if this host lacks a share."""
     return tuple(SharedFolder(share_folder(host, share["share"]), share["tag"]) for share in state.get("shares", ()))

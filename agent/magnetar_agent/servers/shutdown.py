@@ -29,8 +29,8 @@ clock = time.monotonic
 
 
 def shutdown_seconds(host: LocalHost, document: Document) -> float:
-    """Return how many seconds the guest may take to shut down: from its server, otherwise its image, otherwise the
-    settings."""
+    """Return how many seconds the guest may take to shut down: the value of the server, or else of its image, or else
+    of the settings. 0 means that it is powered off without a shutdown."""
     for timeout in (document.want.get(FIELD), document.state.get(FIELD)):
         if timeout is not None:
             return float(timeout)
@@ -38,18 +38,18 @@ def shutdown_seconds(host: LocalHost, document: Document) -> float:
 
 
 def shut_down_guest(task: Task) -> None:
-    """Press the power button, wait as long as the guest may take, then cut its power; cut it immediately if that time
-    is 0."""
+    """Ask the guest to shut down (ACPI power button). Power it off if it does not shut down within
+    ``shutdown_seconds``; immediately if that is 0."""
     allowed = shutdown_seconds(task.host, task.document)
     if not (allowed and _press(task) and _off(task, allowed)):
         task.host.hypervisor.destroy(task.document.id)
 
 
 def _press(task: Task) -> bool:
-    """Press the power button. Return False for a guest that is paused because it waits for a disk: it cannot react.
+    """Send the guest an ACPI power button event. Return False if the guest is paused and cannot react.
 
-    A failed press returns True, as if the guest had ignored it: usually the guest has just powered off by itself, and
-    libvirt reports that a moment later. The caller presses again, or cuts the power (Nova ignores such errors, too).
+    Return True even if libvirt reports an error: usually the guest has just powered off, and libvirt notices it a
+    moment later. As in Nova, the caller tries again or powers the guest off.
     """
     hypervisor, id = task.host.hypervisor, task.document.id
     try:
@@ -63,9 +63,8 @@ def _press(task: Task) -> bool:
 
 
 def _off(task: Task, allowed: float) -> bool:
-    """Wait until the guest is off or gone, and return True; press the button again from time to time. Return False
-    after *allowed* seconds, or if the guest cannot react. This operation does not count against the limit of parallel
-    operations meanwhile."""
+    """Wait up to *allowed* seconds until the guest is off, pressing the power button again at intervals. Return whether
+    it is off. While waiting, the operation does not count towards the limit of parallel operations."""
     host, id, interval = task.host, task.document.id, task.host.settings.shutdown_retry_interval
     now = clock()
     deadline, again = now + allowed, now + interval

@@ -57,24 +57,26 @@ ROOT = 1
 
 
 def required_files(want: Fields) -> list[str]:
-    """Return the names of the files that the server's folder must have: of its own disks and of its config drive."""
+    """Return the names of the disk and config drive files that a server with the desired fields *want* has in its
+    folder."""
     names = [] if root_block_device(want) else [ROOT_FILE]
     return names + [disk.file for disk in blank_disks_of_server(want)] + ([FILE] if want["config_drive"] else [])
 
 
 def guest_written_files(want: Fields) -> list[str]:
-    """Return the names of the files that the guest writes to."""
+    """Return the names of the local disk files that the guest of a server with the desired fields *want* may write to:
+    root, ephemeral and swap disks."""
     return [ROOT_FILE, *(disk.file for disk in blank_disks_of_server(want))]
 
 
 def blank_disks_of_server(want: Fields) -> list[LocalDisk]:
-    """Return the server's ephemeral and swap disks."""
+    """Return the ephemeral and swap disks of a server with the desired fields *want*."""
     return core_disks.flavor_local_disks(want["flavor"], want.get(block_devices.FIELD, ()))
 
 
 def domain_nic(host: LocalHost, nic: Fields, functions: Mapping[str, PciDevice] = MappingProxyType({})) -> Nic:
-    """Return the NIC of a domain. A network that is an existing bridge becomes that bridge, and a port of OVN is
-    plugged into the integration bridge. *functions*: ``pci.devices_of_nics`` of its server."""
+    """Convert *nic*, a NIC in a server's desired fields, to the NIC of a libvirt domain. OVN ports are connected to the
+    integration bridge. *functions*: result of ``pci.devices_of_nics`` for the server."""
     if nic.get("physical_network"):
         device, way = functions.get(nic["mac"]), nic.get("vnic_type") or DIRECT
         way = DIRECT if way == REMOTE else way  # the guest sees no difference
@@ -96,8 +98,8 @@ def domain_nic(host: LocalHost, nic: Fields, functions: Mapping[str, PciDevice] 
 
 
 def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
-    """Return the NICs of a server for its domain, with the names of their taps and the settings of its hardware and of
-    the host's switch. Raises ``Conflict`` if a virtual function has no device of its type."""
+    """Return the NICs of the server for its libvirt domain, with tap names, hardware settings and Open vSwitch
+    settings. Raises ``Conflict`` if a virtual function lacks the network or vDPA device that it needs."""
     switch = _switch(host, document.want["networks"])
     parts, vcpus = server_hardware(document.want), document.want["flavor"]["vcpus"]
     functions = pci.devices_of_nics(host, document.want)
@@ -114,8 +116,8 @@ def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
 
 
 def switch_datapath(host: LocalHost, networks: list[Fields]) -> str | None:
-    """Return the datapath type of Open vSwitch on this host (``IntegrationBridge.datapath``); ``None`` if none of the
-    NICs *networks* is a port of OVN."""
+    """Return the datapath type of Open vSwitch on this host, such as system; ``None`` if none of *networks*, a server's
+    NICs, is an OVN port."""
     switch = _switch(host, networks)
     return None if switch is None else switch.datapath
 
@@ -126,8 +128,8 @@ def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
-    """Return the backing file of the root disk: the link to the image's content in *place*, the server's folder;
-    ``None`` for a disk without backing file. *want*, *state*: of the server's document."""
+    """Return the backing file of the qcow2 root disk, a hard link to the image's content; ``None`` if the root disk has
+    no backing file. *want*, *state*: desired fields and state fields of the server. *place*: the server's folder."""
     base = state.get("base")
     if base is None or base["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or base.get("encrypted"):
         return None
@@ -136,7 +138,7 @@ def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
 
 def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     """Return the server's root disk or root volume, then its ephemeral disks, swap disk and config drive. *rescued*:
-    return the disks of a rescued server."""
+    whether to return the disks that the server has while it is rescued."""
     want, state, place = document.want, document.state, server_folder(host, document.id)
     tags = block_devices.local_disk_tags(want)
     parts = server_hardware(want)
@@ -158,8 +160,8 @@ def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Dis
 
 
 def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
-    """Yield *disks* with their *tags* (by file name). A local disk whose device name is that of a volume
-    (*volume_devices*) gets the next free name.
+    """Yield *disks* with their *tags* (``{file name: tag}``). A local disk whose device name is in *volume_devices*,
+    the device names of attached volumes, gets the next free device name.
     """
     taken = volume_devices | {disk.target for disk in disks} | {disk_layout.LAST}
     for disk in disks:
@@ -170,7 +172,7 @@ def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str])
 
 
 def taken_targets(host: LocalHost, document: Document) -> set[str]:
-    """Return the device names that disks of the server have."""
+    """Return the device names, such as vda, that the server's disks and volumes use."""
     volumes = {attachment.want["device"] for attachment in host.documents.list("volume_attachment")
                if attachment.want["server"] == document.id}
     rescues = {document.state["rescue"].get("target")} if document.state.get("rescue") else set()
@@ -180,15 +182,15 @@ def taken_targets(host: LocalHost, document: Document) -> set[str]:
 
 
 def current_disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
-    """Return the disks that the server must have now. A rescued server is without its volumes, as in Nova's default
-    mode, unless it is rescued with stable devices."""
+    """Return the disks that the server's domain should have now. A rescued server has no volumes, as in Nova's default
+    rescue mode, except in stable device mode."""
     return arranged_disks(host, document, rescue.boots_rescue_disk(document))
 
 
 def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
-    """Return all disks of the server, the root disk first. If other disks are bootable too, the root disk has the first
-    boot order. *rescued*: return the disks of a rescued server; with stable devices the rescue disk comes last, and
-    boots first."""
+    """Return all disks and volumes of the server in the order for libvirt: the root disk is first, and boots before
+    other bootable disks. *rescued*: whether to return the disks during a rescue; in stable device mode the rescue disk
+    is last in the list and boots first."""
     disks, keeps = own_disk_set(host, document, rescued), rescued and rescue.keeps_disks(document)
     if not rescued or keeps:
         disks += [disk for disk in attaching.attached_disks(host, document.id) if disk.boot != ROOT]
@@ -205,7 +207,8 @@ def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[
 
 
 def domain_spec(host: LocalHost, document: Document) -> DomainSpec:
-    """Return the description of the server for libvirt. Raises ``Conflict`` for an adopted server."""
+    """Return the complete definition of the server's libvirt domain. Raises ``Conflict`` for an adopted server, whose
+    domain Magnetar did not define."""
     adopted.refuse_adopted(document, "definition")
     want, state, place = document.want, document.state, server_folder(host, document.id)
     rescued = rescue.boots_rescue_disk(document)
@@ -237,14 +240,15 @@ def _security(host: LocalHost, parts: Fields) -> LaunchSecurity | None:
 
 
 def boots_by(host: LocalHost, document: Document) -> Firmware | None:
-    """Return the firmware that the server boots with; ``None`` for BIOS."""
+    """Return the UEFI firmware that the server boots with; ``None`` for BIOS."""
     parts = server_hardware(document.want)
     facts = host.hypervisor.host() if parts.get("secure_boot") == "optional" else {}
     return guest_firmware(parts, document.want["machine"], facts, server_folder(host, document.id))
 
 
 def _spice(host: LocalHost) -> bool:
-    """Return whether guests have SPICE. Raises ``Conflict`` if the settings enable SPICE and QEMU lacks it."""
+    """Return whether guests have a SPICE display. Raises ``Conflict`` if the settings enable SPICE but this host's QEMU
+    lacks it."""
     if host.settings.spice and not host.hypervisor.has_spice():
         raise Conflict(f"The agent's setting spice is true, and QEMU of host {host.name} has no SPICE. Install it (on "
                        "Debian 13 the package qemu-system-modules-spice has it) and restart libvirtd, or set spice to "
@@ -253,8 +257,8 @@ def _spice(host: LocalHost) -> bool:
 
 
 def _own_disk(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
-    """Return the root, ephemeral or swap disk with the device name *target*. Its path is the *file* in *place*, the
-    server's folder, even for an RBD image."""
+    """Return the server's disk *file* (root, ephemeral or swap disk) with the device name *target*. *place*: the
+    server's folder, which is part of the disk's path even for an RBD image."""
     if rbd_images.uses_rbd_images(document.want):
         return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
     block = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
@@ -271,7 +275,7 @@ def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list
 
 
 def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fields:
-    """Return the fields of the server, with the values that its domain has in libvirt."""
+    """Return the fields of the server (flavor, hardware, NICs, …) with the values that its libvirt *domain* has."""
     nics_by_mac, functions = {n["mac"]: n for n in document.want["networks"]}, pci.bare_devices_of_nics(document.want)
     return {
         "name": domain.title,
@@ -286,8 +290,8 @@ def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fie
 
 
 def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
-    """Yield *nics*, the NICs of a domain, in the order of the server's *macs*. Only whole cards are found by their MAC;
-    the other NICs have the right order already and fill the remaining places."""
+    """Yield *nics*, a domain's NICs, in the order of *macs*, the MACs in the server's document. Whole network cards are
+    matched by MAC; the other NICs are already in order and fill the gaps."""
     cards = {nic.mac: nic for nic in nics if nic.vnic_type == WHOLE}
     other_nics = iter([nic for nic in nics if nic.vnic_type != WHOLE])
     for mac in macs:

@@ -34,7 +34,8 @@ from . import GIB, MIB, admin_password, guest_data, rebuild, rescue, resize, ser
 
 
 def disks(task: Task) -> None:
-    """Create missing root, ephemeral and swap disks, and make the server's hard links to the image's content."""
+    """Create the missing root, ephemeral and swap disks of the server, and hard links in its folder to its image's
+    content."""
     host, document, want = task.host, task.document, task.document.want
     place = server_folder(host, document.id)
     disk_owner.claim_disks(task)
@@ -66,8 +67,8 @@ def disks(task: Task) -> None:
 
 
 def _hold(task: Task, place: Path) -> None:
-    """Make hard links to the image's content in *place*, the server's folder, since the server needs the content even
-    after the image is removed. An existing link stays: the image may have other content now."""
+    """Create hard links to the image's content in *place*, the server's folder, so that the content stays available
+    after the image is removed. Existing links are not replaced, because the image may have new content now."""
     document, id = task.document, task.document.want["image"]
     base = document.state.get("base")
     if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
@@ -86,8 +87,8 @@ def _hold(task: Task, place: Path) -> None:
 
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
-    """Return whether *place*, the server's folder, has the content of the server's image: as the file ``base`` or
-    ``kernel``, or copied into the root disk. *base*: the document's state field ``base`` about the content."""
+    """Return whether *place*, the server's folder, contains the content of the server's image, as the file ``base`` or
+    ``kernel`` or copied into the root disk. *base*: the state field ``base``, which describes the content."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
@@ -96,7 +97,7 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
-    """Make the root disk in *place*, the server's folder, encrypted with the *key*; return the disk's size in bytes."""
+    """Create the root disk in *place*, the server's folder, and return its size in bytes. *key*: encrypts the disk."""
     want = task.document.want
     size = want["flavor"]["disk"] * GIB
     base_note = task.document.state.get("base")
@@ -115,9 +116,8 @@ def _root(task: Task, place: Path, key: DiskKey | None) -> int:
 
 
 def drive(task: Task) -> None:
-    """Write the config drive. An earlier step has defined the domain, so libvirt has assigned the addresses of devices
-    that the drive contains. Random parts are drawn once and stored before a guest reads them, so a second writing has
-    the same content."""
+    """Write the server's config drive. Called after the domain is defined, because the drive contains device addresses
+    that libvirt assigns. Writing it again produces the same content."""
     host, document = task.host, task.document
     place = server_folder(host, document.id)
     disk_owner.claim_disks(task)
@@ -131,20 +131,20 @@ def drive(task: Task) -> None:
 
 
 def rescue_drive(task: Task) -> None:
-    """Write the config drive of a rescue, with its password."""
+    """Write the config drive for the rescue system, which contains the rescue's admin password."""
     guest_data.write_drive(task.host, task.document, rescue.DRIVE)
     task.note(server_folder(task.host, task.document.id))
 
 
 def forget_password(task: Task) -> None:
-    """Move the password in the document to the state field ``admin_pass``, for the guest agent: the config drive has it
-    already, or there is no drive."""
+    """Move the admin password in the document to the state field from which the guest agent gets it, because the config
+    drive is already written or not used."""
     admin_password.note_admin_password(task.document)
     task.note()
 
 
 def define(task: Task) -> None:
-    """Define the domain in libvirt from the document."""
+    """Define the server's domain in libvirt from its document."""
     place = server_folder(task.host, task.document.id)
     disk_owner.claim_disks(task)
     make_state_folder(place)
@@ -158,7 +158,7 @@ def define(task: Task) -> None:
 
 
 def grow(task: Task) -> None:
-    """Grow the root disk to the flavor's size."""
+    """Grow the server's root disk to the flavor's size."""
     size = task.document.want["flavor"]["disk"] * GIB
     own_disks.grow_own_disk(task, "disk", size)
     task.document.state["root_bytes"] = size
@@ -166,7 +166,7 @@ def grow(task: Task) -> None:
 
 
 def start(task: Task, paused: bool = False) -> None:
-    """Start the guest, or restore a suspended one; with *paused* its CPUs stay stopped."""
+    """Start the guest, or restore a suspended guest from its saved memory. *paused*: leave its CPUs stopped."""
     _check_free(task)
     if adopted.is_adopted(task.document):
         _clear_reason(task)
@@ -184,13 +184,13 @@ def start(task: Task, paused: bool = False) -> None:
 
 
 def start_paused(task: Task) -> None:
-    """Start the guest with its CPUs stopped."""
+    """Start the guest with its CPUs stopped, because the desired power state is paused."""
     start(task, paused=True)
 
 
 def prepare_for_start(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the host's CPUs, pages and devices of the server for QEMU's start; the host may have fewer than before.
-    *keep* writes the document."""
+    """Assign the host's CPUs, memory pages and devices to the server before QEMU starts, replacing those that no longer
+    exist. Defines the domain again if this changes it. *keep*: writes the document to disk."""
     _choose(host, document, keep)
     function_settings.apply_function_settings(host, document)
     if placement.REDEFINE in document.state or pci.are_by_name(document.want):
@@ -198,8 +198,8 @@ def prepare_for_start(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare CPUs, devices and memory of the host for the server's start (``placement``, ``pci``, ``mdevs``,
-    ``pmem``)."""
+    """Assign CPUs, memory pages and devices of the host (PCI, vGPU, PMEM) to the server before its domain is defined or
+    started. *keep*: writes the document to disk."""
     changes = pci.BEFORE in document.want
     placement.prepare_placement(host, document, keep, pci.preferred_device_cells(host, document.want, document.id))
     pci.prepare_pci_devices(host, document, keep)
@@ -216,7 +216,8 @@ def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> No
 
 
 def _check_free(task: Task) -> None:
-    """Raise ``Conflict`` for a server that must not start until its cloud says so: the cloud may have evacuated it."""
+    """Raise ``Conflict`` if the server must wait for its cloud's permission to start, because the cloud may have
+    evacuated it while this host was down."""
     if task.document.state.get(HELD):
         raise Conflict(f"Server {task.document.name!r} belongs to a cloud, which may have evacuated it before this "
                        "host was booted. Its cloud starts it, or removes it, as soon as one of its conductors "
@@ -224,8 +225,8 @@ def _check_free(task: Task) -> None:
 
 
 def _reach_volumes(task: Task) -> None:
-    """Raise ``Unreachable`` unless QEMU can reach the volumes that other hosts serve. After an outage of all hosts, the
-    volumes' hosts may come up later than this one."""
+    """Raise ``Unreachable`` unless QEMU can reach the server's volumes on other hosts. After a power failure of all
+    hosts, those hosts may boot later than this one."""
     reimaging.check_whole(task.host, task.document.id)
     state = task.document.state
     try:
@@ -239,31 +240,32 @@ def _reach_volumes(task: Task) -> None:
 
 
 def _clear_reason(task: Task) -> None:
-    """Remove from the document the reason of the server's last stop."""
+    """Remove the reason of the server's last stop or crash from its document."""
     if task.document.state.pop("reason", None) or task.document.state.pop("crashed", None):
         task.document.state.pop("crashed", None)
         task.keep()
 
 
 def stop(task: Task) -> None:
-    """Let the guest power itself off; cut its power if it takes longer than allowed (Nova's os-stop)."""
+    """Shut down the guest, and power it off if this takes longer than allowed (Nova's os-stop)."""
     _clear_reason(task)
     shutdown.shut_down_guest(task)
 
 
 def pause(task: Task) -> None:
-    """Stop the guest's CPUs."""
+    """Pause the guest: stop its CPUs."""
     task.host.hypervisor.pause(task.document.id)
 
 
 def resume(task: Task) -> None:
-    """Let the guest's CPUs run again."""
+    """Resume a paused guest."""
     _clear_reason(task)
     task.host.hypervisor.resume(task.document.id)
 
 
 def save(task: Task) -> None:
-    """Suspend the guest to disk. NICs that are devices of the host are unplugged first."""
+    """Suspend the guest: save its memory to disk and stop it. NICs that are PCI devices of the host are unplugged
+    first."""
     nics.unplug_device_nics(task)
     try:
         task.host.hypervisor.save(task.document.id)
@@ -273,12 +275,13 @@ def save(task: Task) -> None:
 
 
 def destroy(task: Task) -> None:
-    """Cut the guest's power."""
+    """Power off the guest immediately."""
     task.host.hypervisor.destroy(task.document.id)
 
 
 def undefine(task: Task) -> None:
-    """Remove the domain from libvirt. Firmware variables stay in a folder that is another host's."""
+    """Remove the domain from libvirt. The file with its UEFI variables is not removed if another host may use the
+    server's folder."""
     _undefine(task.host, task.document)
 
 
@@ -287,8 +290,8 @@ def _undefine(host: LocalHost, document: Document) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder, its virtual GPU, and the content of its persistent memory; reset its virtual
-    functions. Remove also the TPM's state, which may remain after the removal of the domain."""
+    """Remove the server's disks and folder, its vGPU and its TPM state; erase its persistent memory, and reset its
+    virtual functions."""
     if task.document.state.get(tpm.HAD):
         _undefine(task.host, task.document)
     mdevs.remove_server_mdev(task.host, task.document)

@@ -23,7 +23,8 @@ DAYS = 365
 
 
 class CertificateFiles(NamedTuple):
-    """PEM files: the CA, and certificates with their keys."""
+    """Paths of the PEM files for TLS in a simulation: the CA certificate, and certificates with private keys for the
+    simulated hosts and for the client."""
 
     ca: Path
     host_cert: Path
@@ -33,7 +34,8 @@ class CertificateFiles(NamedTuple):
 
 
 def make_certificates(folder: Path, addresses: Iterable[str]) -> CertificateFiles:
-    """Write new certificates into *folder*; the hosts' certificate is valid for all *addresses*."""
+    """Create a CA, a certificate for the simulated hosts and one for the client in *folder*. *addresses*: the hosts' IP
+    addresses; all of them are in the hosts' certificate."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = CertificateFiles(*(folder / name for name in ("ca.pem", "hosts.pem", "hosts.key", "conductor.pem",
                                                           "conductor.key")))

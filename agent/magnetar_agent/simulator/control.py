@@ -25,7 +25,7 @@ KEYS = ("condition", "hosts", "share", "delay", "seconds")
 
 
 class SimulationControl:
-    """The routes of the simulation: ``GET /``, ``PUT /condition`` and ``PUT /names``."""
+    """The HTTP API that controls a simulation: ``GET /``, ``PUT /condition`` and ``PUT /names``."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -34,12 +34,13 @@ class SimulationControl:
                              exception_handlers={MagnetarError: _refuse})
 
     async def show(self, request: Request) -> Json:
-        """Show the number of hosts, of hosts in each condition, and of servers."""
+        """Return the number of simulated hosts, of hosts in each condition, and of servers."""
         _check_caller(request)
         return Json(self.simulation.summary())
 
     async def condition(self, request: Request) -> Json:
-        """Change the condition of hosts; see ``Simulation.set_condition``."""
+        """Change the condition (up, silent, slow, dead) of simulated hosts. The keys of the body are the parameters of
+        ``Simulation.set_condition``; ``hosts`` is its *names*."""
         _check_caller(request)
         body = await _read_object(request)
         for key in body:
@@ -56,7 +57,7 @@ class SimulationControl:
         return Json({"hosts": changed, **self.simulation.summary()["conditions"]})
 
     async def names(self, request: Request) -> Json:
-        """Let hosts answer under other names. The body maps names that hosts had at the start to new names."""
+        """Rename simulated hosts. The body maps the names that they had at the start of the simulation to new names."""
         _check_caller(request)
         body = await _read_object(request)
         for name, new_name in body.items():
@@ -71,7 +72,7 @@ async def _refuse(_request: Request, error: Any) -> Json:
 
 
 def _check_caller(request: Request) -> None:
-    """Raise ``Forbidden`` unless the caller may change hosts."""
+    """Raise ``Forbidden`` unless the caller has the scope ``operate``."""
     peer = request.scope["state"]["peer"]
     if peer.scope != OPERATE:
         raise Forbidden(peer.refusal or "Only a caller with the scope operate may change the simulation.")

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class ServedHost(Protocol):
-    """A simulated host with its events."""
+    """A simulated host, as requests and operations see it."""
 
     @property
     def host(self) -> LocalHost:
-        """The ``LocalHost`` of the simulated host."""
+        """The ``LocalHost`` object of the simulated host."""
 
     @property
     def feed(self) -> Feed:
-        """The events of the simulated host."""
+        """The stream of server-sent events of the simulated host."""
 
 
 _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
@@ -37,7 +37,7 @@ _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
 
 @contextmanager
 def use_host(host: ServedHost) -> Iterator[None]:
-    """Make *host* the current host of this task or thread for the block."""
+    """Make *host* the current host in this asyncio task or thread during the ``with`` block."""
     token = _CURRENT.set(host)
     try:
         yield
@@ -46,14 +46,14 @@ def use_host(host: ServedHost) -> Iterator[None]:
 
 
 class _CurrentLocalHost:
-    """A stand-in for ``LocalHost``: its attributes are those of the current host's ``LocalHost``."""
+    """A proxy for ``LocalHost``: reads each attribute from the ``LocalHost`` of the current simulated host."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_CURRENT.get().host, name)
 
 
 class CurrentHost:
-    """A stand-in for ``ManagedHost``: its attributes are those of the current host."""
+    """A proxy for ``ManagedHost``: reads each attribute from the current simulated host."""
 
     def __init__(self) -> None:
         self.host = _CurrentLocalHost()
@@ -63,11 +63,12 @@ class CurrentHost:
 
 
 class CurrentFeed:
-    """A stand-in for ``Feed``: it watches the current host."""
+    """A proxy for ``Feed`` that forwards ``watch`` to the feed of the current simulated host."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Send server-sent events until the client disconnects or the agent stops; see ``Feed.watch``."""
+        """Return the current host's server-sent events as an HTTP response that ends when the client disconnects or the
+        agent stops; see ``Feed.watch``."""
         return await _CURRENT.get().feed.watch(request)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryDocuments(Documents):
-    """The documents of a simulated host. They end with the process."""
+    """The documents (JSON resources) of a simulated host, stored only in memory."""
 
     def _load(self, root: Path) -> None:
         """Override ``Documents._load``: load nothing, since a simulated host starts without documents."""

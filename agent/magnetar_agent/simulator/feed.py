@@ -23,7 +23,8 @@ UNREAD = 1 << 18
 
 
 class Pulse:
-    """The clock of all heartbeats: one timer of the event loop for all watchers."""
+    """A timer that sends the heartbeats of all simulated hosts. A single timer of the event loop is cheaper than one
+    for each watcher."""
 
     #: Seconds by which heartbeats may be early, so that many go in one turn of the loop.
     EARLY = 0.02
@@ -55,7 +56,8 @@ class Pulse:
 
 
 class SimulatedFeed(Feed):
-    """The events of a simulated host. The host's inventory is computed again only after a change on the host."""
+    """The server-sent events of a simulated host. The usage in its heartbeats is computed again only after a change on
+    the host."""
 
     def __init__(self, host: LocalHost, lane: EventLane, pulse: Pulse) -> None:
         super().__init__(host, lane)
@@ -71,24 +73,25 @@ class SimulatedFeed(Feed):
         host.hypervisor.on_event(lambda _event: self.forget_usage())
 
     def forget_usage(self) -> None:
-        """Drop the cached usage, so that the next heartbeat computes it again."""
+        """Discard the cached usage of the host, so that it is computed again for the next heartbeat."""
         self._changes += 1
         self._usage = ""
 
     def cut(self) -> None:
-        """End all connections; further ones are possible."""
+        """End the connections of all watchers. They can connect again."""
         for watcher in list(self._present):
             watcher.end()
 
     def close(self) -> None:
-        """End all connections; the shared thread goes on."""
+        """End the connections of all watchers and accept no more. The event thread continues, because other hosts use
+        it too."""
         self._closed = True
         self.cut()
 
     async def _events(self, watcher: Watcher, interval: float,
                       transport: asyncio.Transport | None) -> AsyncIterator[bytes]:
-        """Yield the events for *watcher* except heartbeats. Since all hosts together send thousands of heartbeats each
-        second, these are written directly to *transport*, one every *interval* seconds."""
+        """Yield the events for *watcher*, without heartbeats. Heartbeats, one every *interval* seconds, are written
+        directly to *transport*, because this is faster: all simulated hosts together send thousands a second."""
         self._present.add(watcher)
         self._lane.start()
         self._lane.put(lambda: self._enter(watcher))
@@ -103,7 +106,8 @@ class SimulatedFeed(Feed):
             self._present.discard(watcher)
 
     def _beat_to(self, watcher: Watcher, transport: asyncio.Transport) -> bool:
-        """Send a heartbeat to *watcher* as a chunk of its HTTP response. Return ``False`` if its connection has ended.
+        """Send a heartbeat to *watcher* as a chunk of its HTTP response. Return ``False`` if its connection has ended,
+        so that the timer stops.
         """
         if watcher.over or transport.is_closing():
             return False
@@ -121,7 +125,7 @@ class SimulatedFeed(Feed):
         return self._frame_heartbeat(self._usage or self._refresh_usage())
 
     def _refresh_usage(self) -> str:
-        """Return the host's usage as JSON; compute it if the host has changed."""
+        """Return the host's usage as JSON text, from the cache unless the host has changed."""
         if self._usage:
             return self._usage
         changes = self._changes

@@ -38,26 +38,27 @@ UP, SILENT, SLOW, DEAD = CONDITIONS = ("up", "silent", "slow", "dead")
 
 
 class _IdleMeter(CpuMeter):
-    """The metrics of CPUs of a simulated host, which do not change."""
+    """Constant CPU metrics for a simulated host."""
 
     def look(self) -> dict[str, float]:
-        """Return the metrics of an idle host."""
+        """Return the CPU metrics of an idle host."""
         return {"cpu.percent": 0.0, "cpu.idle.percent": 1.0}
 
 
 class _NoLoad(LoadMeter):
-    """The load of a simulated host, which is not measured."""
+    """A load meter for a simulated host that measures nothing."""
 
     def measure(self, read_usage: Callable[[], Mapping[str, GuestUsage]]) -> None:
-        """Measure nothing: the CPUs of this machine belong to all simulated hosts."""
+        """Do nothing: the load of this machine is caused by all simulated hosts together, so it says nothing about one
+        of them."""
 
 
 _METER, _LOAD = _IdleMeter(), _NoLoad()
 
 
 class SharedParts:
-    """The parts that all simulated hosts share: settings, size, a folder with a short path for sockets between hosts,
-    threads, the thread for events, and the event loop."""
+    """Objects that all simulated hosts share: settings, host size, a folder for sockets, the thread pool, the event
+    thread and the event loop."""
 
     def __init__(self, settings: AgentSettings, size: HostSize, run: Path, threads: ThreadPoolExecutor, lane: EventLane,
                  loop: asyncio.AbstractEventLoop) -> None:
@@ -67,18 +68,18 @@ class SharedParts:
 
 
 class SimulatedLocalHost(LocalHost):
-    """The ``LocalHost`` of a simulated host."""
+    """The ``LocalHost`` of a simulated host, with a simulated disk."""
 
     size: HostSize
 
     def disk_space(self) -> tuple[int, int]:
-        """Return the total and free bytes of the imagined disk."""
+        """Return the total and free bytes of the simulated disk, computed from the servers' flavors."""
         used = sum(int(server.want["flavor"].get("disk") or 0) for server in self.documents.peek("server"))
         return self.size.disk * GIB, max(0, self.size.disk - used) * GIB
 
 
 class SimulatedHost(ManagedHost):
-    """A simulated host and its condition."""
+    """A simulated host: its agent, its fake hypervisor, and its condition (up, silent, slow or dead)."""
 
     def __init__(self, name: str, address: str, parts: SharedParts,
                  find: Callable[[str], SimulatedLinks | None]) -> None:
@@ -108,7 +109,8 @@ class SimulatedHost(ManagedHost):
         self.power_sync.start()
 
     def set_condition(self, condition: str, delay: float = 0.0) -> None:
-        """Change the condition; called in the event loop. *delay*: seconds before each answer of a ``slow`` host."""
+        """Set the condition to up, silent, slow or dead. Must be called in the event loop. *delay*: seconds before each
+        response of a slow host."""
         former, self.condition, self.delay = self.condition, condition, delay if condition == SLOW else 0.0
         self.feed.answers = condition != SILENT
         if condition == SILENT:
@@ -121,19 +123,20 @@ class SimulatedHost(ManagedHost):
             self._boot()
 
     def cut(self) -> None:
-        """Cut all connections."""
+        """Abort all TCP and unix socket connections to the host."""
         for transport in list(self.transports):
             transport.abort()  # type: ignore[attr-defined]
         self.feed.cut()
 
     async def wait_to_answer(self) -> None:
-        """Wait before an answer is sent: *delay* seconds if the host is slow, and as long as it is silent."""
+        """Wait before a response is sent: for *delay* seconds if the host is slow, and until the condition changes if
+        it is silent."""
         if self.condition == SLOW:
             await asyncio.sleep(self.delay)
         await self._answers.wait()
 
     def rename(self, name: str) -> None:
-        """Let the host answer under another name, as after a change of its hostname, and cut its connections."""
+        """Change the name that the host reports, as after a change of its hostname, and abort its connections."""
         self.host.name = self.links.host_name = name
         self.feed.forget_usage()
         self.cut()
@@ -146,7 +149,7 @@ class SimulatedHost(ManagedHost):
         self.power_sync.boot()
 
     def close(self) -> None:
-        """End the host's operations and links, and remove the host's files."""
+        """Stop the host's operations and connections, and remove its files."""
         self.feed.close()
         self.host.operations.close()
         self.host.links.close()

@@ -25,7 +25,8 @@ LONGEST_LINE = 1 << 30
 
 @dataclass(frozen=True)
 class HostSize:
-    """The size of each simulated host: memory in MiB, disk in GiB. A guest needs *boot_seconds* to start."""
+    """The size of each simulated host: CPUs, memory in MiB, disk in GiB. *boot_seconds*: how long a start of a guest
+    takes."""
 
     vcpus: int = 16
     memory: int = 65536
@@ -33,12 +34,13 @@ class HostSize:
     boot_seconds: float = 0.0
 
     def cells(self) -> tuple[HostCell, ...]:
-        """Return the one NUMA cell of the host."""
+        """Return the host's NUMA topology: a single cell with all CPUs and memory."""
         return (HostCell(0, frozenset(), frozenset(range(self.vcpus)), self.memory),)
 
 
 class SimulatedHypervisor(FakeHypervisor):
-    """The hypervisor of the host *name*, with its sockets in *folder*."""
+    """The fake hypervisor of the simulated host *name*. *folder*: where its socket for live migrations is created.
+    *loop*: the event loop that serves the socket."""
 
     def __init__(self, name: str, size: HostSize, cells: Sequence[HostCell], folder: Path,
                  loop: asyncio.AbstractEventLoop) -> None:
@@ -48,17 +50,18 @@ class SimulatedHypervisor(FakeHypervisor):
         self._server: asyncio.AbstractServer | None = None
 
     def host(self) -> dict[str, Any]:
-        """Return the facts of the host, with its size."""
+        """Return the host facts of the fake hypervisor, with CPUs and memory of the configured size."""
         return super().host() | {"vcpus": self.size.vcpus, "memory_mb": self.size.memory}
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Wait as long as a guest needs to boot, then start the guest as the fake does."""
+        """Sleep for ``boot_seconds``, then start the guest like the fake hypervisor."""
         if self.size.boot_seconds:
             time.sleep(self.size.boot_seconds)
         super().start(uuid, paused, secret, keys)
 
     def libvirt_socket(self) -> Path:
-        """Return the path of the socket at which guests from other hosts arrive; the event loop listens on it."""
+        """Return the path of the unix socket that receives guests from other hosts in a live migration. The first call
+        creates it."""
         with self._lock:
             if self._server is None:
                 self._where = self._place()
@@ -68,7 +71,7 @@ class SimulatedHypervisor(FakeHypervisor):
             return self._where
 
     def close_socket(self) -> None:
-        """Close the socket: no further guest can arrive."""
+        """Close the unix socket for incoming live migrations."""
         if self._server is not None:
             self._where.unlink(missing_ok=True)
             self._loop.call_soon_threadsafe(self._server.close)

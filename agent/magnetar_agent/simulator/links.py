@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class SimulatedLinks(Links):
-    """The links of the host *name*. *find* returns the links of a reachable host by its name, ``None`` for others."""
+    """Connections from the simulated host *name* to other simulated hosts, for migrations and remote disks. *find*:
+    returns the ``SimulatedLinks`` of the host with a given name; ``None`` if it is unknown or down."""
 
     def __init__(self, settings: AgentSettings, name: str, loop: asyncio.AbstractEventLoop,
                  find: Callable[[str], SimulatedLinks | None]) -> None:
@@ -25,11 +26,11 @@ class SimulatedLinks(Links):
         self.host_name, self._loop, self._find = name, loop, find
 
     def name(self) -> str | None:
-        """Return the name of the host, in place of the common name of its certificate."""
+        """Return the name of the simulated host. The base class returns the common name of the host's certificate."""
         return self.host_name
 
     def close(self) -> None:
-        """Cut all links; the event loop, which all hosts share, goes on."""
+        """Close all connections to other hosts. The event loop continues, because other hosts use it too."""
         for id in [*self._forwards, *self._pipes]:
             self.cut(id)
 

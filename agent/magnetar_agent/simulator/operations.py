@@ -18,7 +18,7 @@ KEPT = 50
 
 
 class HostOperations(Operations):
-    """The operations of one simulated host. While one of them runs, its host is the current host of its thread."""
+    """The running operations of one simulated host. In the thread of an operation, its host is the current host."""
 
     host: ServedHost
 
@@ -26,8 +26,8 @@ class HostOperations(Operations):
         super().__init__(parallel, KEPT, threads)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Run *function* for an existing *operation*, with its host as the current one. *stream*: see
-        ``Operations.begin``. Return the operation."""
+        """Start *operation* in a thread: call *function* with it while this host is the current host. Return the
+        operation. *stream*: see ``Operations.begin``."""
 
         def run_for_host(running: Operation) -> Any:
             with use_host(self.host):

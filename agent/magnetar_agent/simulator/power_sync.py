@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class SimulatedPowerSync(PowerSync):
-    """The handler of a host's events: in order, in one thread of *threads* at a time."""
+    """The handler of a simulated host's libvirt events. Events are handled in order, one at a time, in the thread pool
+    *threads* that all hosts share."""
 
     def __init__(self, drivers: Drivers, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(drivers)
@@ -26,19 +27,19 @@ class SimulatedPowerSync(PowerSync):
         self._guard, self._draining, self._new_boot = threading.Lock(), False, False
 
     def start(self) -> None:
-        """Begin to handle the events of the host's hypervisor."""
+        """Start to handle the events of the host's hypervisor."""
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._put("connected"))
         self.settled.set()
 
     def boot(self) -> None:
-        """Handle a boot of the simulated host, as a real agent does when it starts after a boot."""
+        """Handle a simulated reboot of the host like a real agent that starts after a reboot."""
         self._new_boot = True
         self.hold()
         self._put("connected")
 
     def close(self) -> None:
-        """Do nothing: the threads belong to all hosts."""
+        """Do nothing: the base class stops its thread here, but these threads are shared by all hosts."""
 
     def _event(self, event: DomainEvent) -> None:
         super()._event(event)

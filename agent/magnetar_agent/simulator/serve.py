@@ -46,8 +46,8 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - a file system; the folder in it is our
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """The options of a simulation. With *port* the hosts listen there over TLS, each at its own address of 127.0.0.0/8;
-    otherwise each has a socket in *socket_folder*."""
+    """The command line options of a simulation. With *port*, the hosts listen on it with TLS, each on its own address
+    in 127.0.0.0/8. Without *port*, each host has a unix socket in *socket_folder*."""
 
     hosts: int
     prefix: str = "kvm"
@@ -60,12 +60,13 @@ class SimulationOptions:
 
 
 def loopback_address(number: int) -> str:
-    """Return the loopback address of host *number*, from 0 to 63,999."""
+    """Return the loopback address (127.66.x.y) of the simulated host *number*, which is from 0 to 63,999."""
     return f"127.66.{number // 250}.{number % 250 + 1}"
 
 
 def run_simulation(options: SimulationOptions, settings: AgentSettings) -> None:
-    """Serve the simulated hosts until a signal arrives. SIGUSR1 lets a tenth of the hosts die, SIGUSR2 brings all back.
+    """Run the simulated hosts until SIGTERM or SIGINT. SIGUSR1 sets a random tenth of them to the condition dead;
+    SIGUSR2 sets all to up.
     """
     with _state_folder(options.state_dir) as state:
         asyncio.run(serve_simulation(options, settings, state, _handle_signals))
@@ -80,7 +81,8 @@ def _handle_signals(simulation: Simulation, stop: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _state_folder(folder: Path | None) -> Iterator[Path]:
-    """Yield *folder*, or a temporary one in memory."""
+    """Yield the absolute path of *folder*, which is created if missing. If it is ``None``, yield a temporary folder in
+    memory and remove it afterwards."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.absolute()
@@ -94,8 +96,8 @@ def _state_folder(folder: Path | None) -> Iterator[Path]:
 
 async def serve_simulation(options: SimulationOptions, settings: AgentSettings, state: Path,
                            begin: Callable[[Simulation, Callable[[], None]], None]) -> None:
-    """Serve the simulated hosts with their files in *state*. *begin* is called with the simulation, and a function that
-    stops it, before the first connection."""
+    """Serve the simulated hosts. *state*: folder for their files. *begin*: called before the first connection with the
+    simulation and a function that stops it."""
     raise_file_limit()
     addresses = name_hosts(options)
     files = make_certificates(state / "certificates", addresses.values()) if options.port else None
@@ -124,21 +126,21 @@ async def serve_simulation(options: SimulationOptions, settings: AgentSettings, 
 
 
 def name_hosts(options: SimulationOptions) -> dict[str, str]:
-    """Map the name of each host to its loopback address."""
+    """Return ``{host name: loopback address}`` of the simulated hosts, such as kvm0001 with 127.66.0.1."""
     digits = max(4, len(str(options.hosts)))
     return {f"{options.prefix}{number + 1:0{digits}}": loopback_address(number) for number in range(options.hosts)}
 
 
 @contextlib.contextmanager
 def _run_folder() -> Iterator[Path]:
-    """Yield a temporary folder whose path is short enough for sockets in it."""
+    """Yield a temporary folder with a short path, because paths of unix sockets are limited to about 100 characters."""
     with tempfile.TemporaryDirectory(prefix="msim", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @contextlib.contextmanager
 def _pool() -> Iterator[ThreadPoolExecutor]:
-    """Yield the thread pool of all hosts; at the end, drop work that has not begun."""
+    """Yield the thread pool that all simulated hosts share. At the end, cancel work that has not started."""
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="simulated")
     try:
         yield threads
@@ -154,9 +156,9 @@ def _stop(application: SimulatedApplication, servers: list[tuple[Any, list[socke
 
 def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], settings: AgentSettings,
             ending: contextlib.ExitStack) -> tuple[dict[str, tuple[str, str]], list[socket.socket]]:
-    """Open the listening sockets of all hosts. *addresses*: the loopback address of each host. Return a mapping from
-    each host's name to where it listens (address or socket path) and its endpoint URL, and the open sockets. *ending*
-    removes the socket files when it is closed."""
+    """Open the listening sockets of all hosts. *addresses*: ``{host name: loopback address}``. *ending*: removes the
+    socket files when it closes. Returns ``{host name: (address or socket path, endpoint URL)}`` and the open sockets.
+    """
     if options.port:
         return ({name: (address, f"https://{address}:{options.port}") for name, address in addresses.items()},
                 [tcp_socket((address, options.port)) for address in addresses.values()])
@@ -171,8 +173,8 @@ def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], 
 
 
 def _own_group() -> str:
-    """Return the name of this process's group, for sockets if the group of the settings is missing; "" if it has no
-    name."""
+    """Return the name of this process's group; "" if the group has no name. It may use the sockets if the group in the
+    settings does not exist."""
     try:
         return grp.getgrgid(os.getegid()).gr_name
     except KeyError:
@@ -181,8 +183,8 @@ def _own_group() -> str:
 
 def _host_settings(settings: AgentSettings, options: SimulationOptions, state: Path,
                    files: CertificateFiles | None) -> AgentSettings:
-    """Return *settings* with the values that all simulated hosts share: the folder *state*, the port for links (hosts
-    of a cloud always have one) and the certificates in *files*."""
+    """Return *settings* with the values for all simulated hosts: the folder *state*, the port at which hosts reach each
+    other, and the TLS certificates in *files* (``None`` for no TLS)."""
     pki: dict[str, Any] = {"tls_cert": state / "none.pem", "tls_key": state / "none.key"}
     if files:
         pki = {"tls_cert": files.host_cert, "tls_key": files.host_key, "tls_client_ca": files.ca,
@@ -192,8 +194,8 @@ def _host_settings(settings: AgentSettings, options: SimulationOptions, state: P
 
 
 def settings_snippet(endpoints: dict[str, str], files: CertificateFiles | None) -> str:
-    """Return settings of a control plane, as YAML, with the hosts at *endpoints* and the client's certificate in
-    *files*."""
+    """Return YAML settings for a control plane that uses the simulated hosts. *endpoints*: ``{host name: URL}``.
+    *files*: the certificates; ``None`` for no TLS."""
     lines = [] if files is None else [f"agent_ca_cert: {json.dumps(str(files.ca))}",
                                       f"agent_client_cert: {json.dumps(str(files.client_cert))}",
                                       f"agent_client_key: {json.dumps(str(files.client_key))}"]

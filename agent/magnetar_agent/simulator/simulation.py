@@ -29,7 +29,7 @@ Place = str
 
 
 class Simulation:
-    """The simulated hosts. A host is created when it is first needed. Methods are called in the event loop."""
+    """All simulated hosts. A host object is created at its first use. Methods must be called in the event loop."""
 
     def __init__(self, names: Mapping[Place, str], addresses: Mapping[str, str], parts: SharedParts) -> None:
         #: Host names as given at the start, by place.
@@ -38,7 +38,8 @@ class Simulation:
         self.listener: Callable[[SimulatedHost], None] = lambda _host: None
 
     def host(self, name: str) -> SimulatedHost:
-        """Return the host that had *name* at the start. Raises ``InvalidField``."""
+        """Return the simulated host with this *name* at the start of the simulation; later renames are ignored. Raises
+        ``InvalidField`` if there is none."""
         host = self._hosts.get(name)
         if host is None:
             if name not in self.addresses:
@@ -48,12 +49,14 @@ class Simulation:
         return host
 
     def host_at(self, place: Place) -> SimulatedHost | None:
-        """Return the host with the listener at *place*; ``None`` if no host listens there."""
+        """Return the simulated host that listens on *place*, an IP address or the path of a unix socket; ``None`` if
+        there is none."""
         name = self.names.get(place)
         return None if name is None else self.host(name)
 
     def summary(self) -> dict[str, Any]:
-        """Return the number of hosts, of hosts in each condition, and of servers."""
+        """Return ``{"hosts", "conditions", "servers"}``: the number of hosts, ``{condition: number of hosts}``, and the
+        number of servers."""
         conditions = Counter(host.condition for host in self._hosts.values())
         conditions[UP] += len(self.addresses) - len(self._hosts)
         return {"hosts": len(self.addresses), "conditions": {name: conditions[name] for name in CONDITIONS},
@@ -61,9 +64,11 @@ class Simulation:
 
     def set_condition(self, condition: str, names: Collection[str] | None = None, share: float = 0.1,
                       delay: float = 1.0, seconds: float | None = None) -> list[str]:
-        """Set the *condition* of the hosts *names*, and return their names. Without *names*, ``up`` is set for all
-        hosts that are not up, any other condition for a random *share* of the hosts that are up. *seconds*: the time
-        after which they are up again. *delay*: seconds before each answer of a ``slow`` host."""
+        """Set the *condition* (up, silent, slow, dead) of the hosts *names*, and return their names. If *names* is
+        ``None``, choose a random *share* of the hosts; for ``up``, choose all hosts that are not up.
+
+        - *delay*: seconds before each response of a slow host.
+        - *seconds*: after this time the hosts are up again; ``None`` for never."""
         hosts = [self.host(name) for name in names] if names is not None else self._choose_hosts(condition, share)
         for host in hosts:
             host.set_condition(condition, delay)
@@ -73,8 +78,8 @@ class Simulation:
         return [name for name, host in self._hosts.items() if host in hosts]
 
     def rename_hosts(self, names: Mapping[str, str]) -> None:
-        """Let hosts answer under new names. *names*: the new names by the names that the hosts had at the start. Raises
-        ``InvalidField`` for a name that another host has."""
+        """Rename hosts. *names*: ``{name at the start of the simulation: new name}``. Raises ``InvalidField`` if
+        another host has the new name."""
         hosts = {self.host(name): new_name for name, new_name in names.items()}
         other_names = {host.host.name for host in self._hosts.values() if host not in hosts} | (
             self.addresses.keys() - self._hosts.keys())
@@ -102,7 +107,7 @@ class Simulation:
             host.close()
 
     def close_feeds(self) -> None:
-        """End all connections of watchers."""
+        """End the event streams of all hosts."""
         for host in self._hosts.values():
             host.feed.close()
 
@@ -114,8 +119,8 @@ class Simulation:
 
 
 class SimulatedApplication(AgentApplication):
-    """The agent's application for all hosts: the listener that a connection came to decides which host answers.
-    *control* answers connections to all other listeners."""
+    """The agent's ASGI application, serving all simulated hosts: the address or socket of a connection determines the
+    host. *control*: the application for connections to any other address or socket."""
 
     def __init__(self, simulation: Simulation, control: ASGIApp) -> None:
         self.simulation, self.control = simulation, control
@@ -125,7 +130,7 @@ class SimulatedApplication(AgentApplication):
         simulation.listener = self._count_operations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection for its host."""
+        """Handle an ASGI request for the host at whose address or socket it arrived."""
         if scope["type"] == "lifespan":
             return
         host = self.simulation.host_at(scope["server"][0])
@@ -141,7 +146,7 @@ class SimulatedApplication(AgentApplication):
         host.host.operations.listen(self.metrics.count_operation)
 
     def admit_connection(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether the new connection *transport* is served: its host is not in the condition ``dead``."""
+        """Return whether to accept the new connection *transport*: not if its host has the condition dead."""
         place = transport.get_extra_info("sockname")
         host = self.simulation.host_at(place if isinstance(place, str) else place[0])
         if host is not None:
@@ -149,12 +154,13 @@ class SimulatedApplication(AgentApplication):
         return host is None or host.condition != DEAD
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Refuse *transport*, a TLS connection for a link: links between simulated hosts use no TLS connections."""
+        """Refuse *transport*, a TLS connection from another agent: simulated hosts connect to each other without TLS.
+        """
         transport.abort()  # type: ignore[attr-defined]
 
 
 def _patient(host: SimulatedHost, send: Send) -> Send:
-    """Return *send* wrapped so that it waits while *host* is silent."""
+    """Return a function like the ASGI function *send* that waits as long as *host* has the condition silent."""
 
     async def send_when_allowed(message: Message) -> None:
         if host.condition == SILENT:

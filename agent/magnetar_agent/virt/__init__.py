@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
                         ProductData, Adoptions):
-    """The ``LocalHypervisor`` of the libvirt at *uri*. It stores facts about the host in *state_dir*. A guest's QEMU
-    that has not answered for *patience* seconds counts as hanging."""
+    """The ``LocalHypervisor`` that controls libvirt at *uri*. *state_dir*: folder for facts about the host. *patience*:
+    seconds without a response after which QEMU counts as hanging."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER, patience: float = PATIENCE) -> None:
@@ -69,11 +69,11 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         return self.connection.up()
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
-        """Call *listener* for the events of domains, from the current connection and from later ones."""
+        """Call *listener* for each libvirt event of a domain, also after a reconnection."""
         self._listeners.append(listener)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each new connection to libvirt; see ``Connection.on_connect``."""
+        """Call *listener* each time a connection to libvirt is established again."""
         self.connection.on_connect(listener)
 
     def close(self) -> None:

@@ -15,31 +15,31 @@ GIB = 2**30
 
 
 def round_up_gib(size: int) -> int:
-    """Return *size* bytes in GiB, rounded up; 1 at least."""
+    """Convert *size* from bytes to GiB, rounded up and at least 1."""
     return max(1, -(-size // GIB))
 
 
 def is_volume_name(name: str) -> bool:
-    """Return whether *name*, of a file in a pool, begins with a uuid; other files do not belong to Magnetar."""
+    """Return whether *name*, the name of content in a storage pool, begins with a uuid. Other content does not belong
+    to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """Return the key that sorts *attachment* among the attachments of a server, by device name. While one attachment
-    replaces another, both have the same device, so the name is not the whole key."""
+    """Return a sort key for *attachment*, a volume attachment of a server: by device name, then by name and uuid."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
 def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
-    """Return the attachments of the volume with this uuid."""
+    """Return the attachments of the volume with the uuid *volume* to servers on this host."""
     return [attachment for attachment in host.documents.list("volume_attachment")
             if attachment.want["volume"] == volume]
 
 
 def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
-    """Return a document for each server that has the *volume* (uuid) of this host: its attachment for a server on this
-    host, otherwise the export to the server's host."""
+    """Return one document for each server that the volume with the uuid *volume* is attached to: the attachment if the
+    server is on this host, otherwise the export to the server's host."""
     by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
                  if export.want["volume"] == volume}
     by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))
@@ -47,13 +47,13 @@ def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
 
 
 def is_content_complete(document: Document) -> bool:
-    """Return whether the content of a volume or snapshot is complete."""
+    """Return whether the content of *document*, a volume or snapshot, is complete."""
     return bool(document.state.get("made"))
 
 
 def cinder_status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
-    """Return Cinder's status of a volume or snapshot from its *document* and its observed state *have*. *used*: whether
-    a server has the volume."""
+    """Return the Cinder status (creating, available, in-use, error) of *document*, a volume or snapshot. *have*: its
+    observed state. *used*: whether it is attached."""
     if not is_content_complete(document):
         return "error" if document.state.get("fault") else "creating"
     if not (have or {}).get("there"):

@@ -22,8 +22,8 @@ RELEASE = "release"
 
 
 def check_adoptable(want: Fields, pool: Pool) -> None:
-    """Raise ``InvalidField`` unless the new volume *want* may take over content of another host: its *pool* is shared
-    by several hosts, and *want* has a size and no source."""
+    """Raise ``InvalidField`` unless the new volume *want* may take over existing content that another host created:
+    *pool* must be shared between hosts, and *want* must have a size and no source such as an image."""
     if not pool.shared:
         raise InvalidField("adopt", f"is for pools that other hosts reach, and {pool.name!r} is not one")
     if want.get("size") is None or content.source_of(want)[0]:
@@ -31,8 +31,8 @@ def check_adoptable(want: Fields, pool: Pool) -> None:
 
 
 def adopt_content(task: Task, pool: Pool, size: int) -> None:
-    """Record in the task's document that the content with its uuid, which another host has created, belongs to it.
-    *size*: bytes. Raises ``Conflict`` if *pool* has no such content."""
+    """Record in the document of the *task*'s volume that it owns the content with its uuid in *pool*, which another
+    host created. *size*: bytes. Raises ``Conflict`` if *pool* has no such content."""
     document = task.document
     if not pool.has(document.id):
         raise Conflict(f"Pool {pool.name!r} has no content called {document.id} that could be taken over. Look whether "
@@ -44,8 +44,8 @@ def adopt_content(task: Task, pool: Pool, size: int) -> None:
 
 
 def release_volume(host: LocalHost, key: str) -> None:
-    """Forget a volume that another host has taken over: remove the document, and leave the content. Raises
-    ``NotFound``, ``Conflict`` for a pool that no other host reaches, and ``InUse`` while a server has the volume."""
+    """Remove the document of the volume *key* (name or uuid), which another host has taken over, but not its content.
+    Raises ``NotFound``; ``Conflict`` if no other host can reach its pool; ``InUse`` if it is attached."""
     document = host.documents.find("volume", key)
     if document is None:
         raise NotFound(f"There is no volume {key!r} on this host.", kind="volume", key=key)
@@ -61,8 +61,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` while a server has the volume. The attachment of a deleted server is ignored if it is only kept
-    until the agent of the volume's former host is informed that the attachment has ended."""
+    """Raise ``InUse`` if *volume* is attached to a server. Attachments that belong to deleted servers, and only wait
+    until another host is informed of their end, are ignored."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

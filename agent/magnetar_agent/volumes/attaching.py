@@ -40,13 +40,13 @@ PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "re
 
 
 def attachment_id(server: str, volume: str) -> str:
-    """Return the uuid of the attachment of a volume to a server, derived from their uuids."""
+    """Return the uuid of the attachment of a volume to a server, which is computed from the uuids of both."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
 def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """Return the attachments of the volumes that a server has now, sorted by device. With *leaving*, include those that
-    are being detached or swapped."""
+    """Return the volume attachments of the server *id*, sorted by device name. *leaving*: include attachments that are
+    being detached or swapped."""
     attachments = [attachment.copy() for attachment in host.documents.peek("volume_attachment")
                    if attachment.want["server"] == id and (leaving or (not attachment.deleting
                                                                        and is_current(host, attachment)))]
@@ -54,8 +54,8 @@ def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[
 
 
 def is_current(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the server has the volume of the *attachment* now. In a swap, the server has the old volume until
-    it is replaced, and then the new one."""
+    """Return whether the guest uses the volume of *attachment*. During a volume swap, this is true for the old volume
+    until the guest switches to the new one."""
     if attachment.want.get("replaces"):
         return is_swapped(host, attachment)
     if attachment.state.get(REPLACED):
@@ -66,9 +66,8 @@ def is_current(host: LocalHost, attachment: Document) -> bool:
 
 
 def is_swapped(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the guest already uses the volume of an *attachment* that replaces another one. While QEMU
-    switches to this volume (state field ``PIVOTING``), libvirt's definition of the domain tells which one the guest
-    uses."""
+    """Return whether the guest already uses the volume of *attachment*, which replaces another volume in a swap. If a
+    crash leaves this open, it is read from the libvirt domain."""
     if attachment.state.get(SWAPPED):
         return True
     place = attached_disk(host, attachment) if attachment.state.get(PIVOTING) else None
@@ -78,14 +77,14 @@ def is_swapped(host: LocalHost, attachment: Document) -> bool:
 
 
 def disk_serial(attachment: Document) -> str:
-    """Return the serial number of an attachment's disk: the uuid of its volume, or, if its volume has replaced another
-    one in a swap, the uuid of the replaced volume."""
+    """Return the serial number of the attachment's disk in the guest: the volume's uuid, or, after a volume swap, the
+    uuid of the original volume."""
     return str(attachment.want.get("serial") or attachment.want["volume"])
 
 
 def refuse_while_swapped(host: LocalHost, volume: str) -> None:
-    """Raise ``Conflict`` for a volume that is currently replacing another one or being replaced, and for a volume whose
-    content is moving to another pool."""
+    """Raise ``Conflict`` if the volume with the uuid *volume* takes part in a volume swap, or its content is being
+    moved to another storage pool."""
     document = host.documents.get("volume", volume)
     if document:
         content.refuse_while_moving(document)
@@ -96,26 +95,26 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
-    """Return the name of the server that an attachment or export (*holder*) belongs to."""
+    """Return the name of the server to which *holder*, a volume attachment or an export to another host, belongs."""
     server = host.documents.get("server", holder.want["server"])
     return server.name if server else str(holder.want.get("server_name") or holder.want["server"])
 
 
 def attached_disks(host: LocalHost, id: str) -> list[Disk]:
-    """Return the disks of a server's attachments, for QEMU."""
+    """Return the disks of all volumes attached to the server *id*, for its libvirt domain."""
     return [disk for attachment in server_attachments(host, id) if (disk := attached_disk(host, attachment))]
 
 
 def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
-    """Return the keys of the encrypted volumes of server *id*, which QEMU needs at the start. Volumes at a socket need
-    none: the other side of the socket decrypts them."""
+    """Return the encryption keys of the volumes on this host that are attached to the server *id*. Volumes on other
+    hosts are decrypted there."""
     volumes = [host.documents.get("volume", attachment.want["volume"]) for attachment in server_attachments(host, id)
                if not attachment.want.get("origin")]
     return [key for volume in volumes if volume and (key := keys.document_key(host, volume))]
 
 
 def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
-    """Return the disk of an attachment for QEMU; ``None`` if its volume was on this host and does not exist any more.
+    """Return the disk of *attachment*'s volume for the libvirt domain; ``None`` if the volume does not exist any more.
     """
     want = attachment.want
     volume, origin = host.documents.get("volume", want["volume"]), want.get("origin")
@@ -133,9 +132,8 @@ def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
 
 
 def attached_device(host: LocalHost, attachment: Document) -> str | None:
-    """Return the device name that an attachment's volume has in the running server. Return ``None`` if the server does
-    not run, is rescued without the volume, or does not have the volume because of a swap. The name may differ from the
-    attachment's ``device``: a rescue moves the root disk."""
+    """Return the device name, such as vdb, of *attachment*'s volume in the running guest. Return ``None`` if the guest
+    is not running or currently does not use the volume, because of a rescue or swap."""
     runs = host.hypervisor.running(attachment.want["server"])
     if runs is None or not is_current(host, attachment):
         return None
@@ -147,7 +145,8 @@ def attached_device(host: LocalHost, attachment: Document) -> str | None:
 
 
 def draw_device_name(bus: str, taken: set[str]) -> str:
-    """Return the first device name of the *bus* that is not *taken*. Raises ``Conflict`` if there is none."""
+    """Return the first device name on *bus*, such as vdb on virtio, that is not in *taken*. Raises ``Conflict`` if
+    there is none."""
     for name in device_names(PREFIX[bus]):
         if name not in taken:
             return name
@@ -156,14 +155,15 @@ def draw_device_name(bus: str, taken: set[str]) -> str:
 
 @contextmanager
 def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[None]:
-    """Hold the locks of *server* and *volume* (uuids) inside the context, so that neither changes."""
+    """Hold the locks of *server* and *volume* (both uuids) during the ``with`` block."""
     with host.locks.hold("server", server), host.locks.hold("volume", volume):
         yield
 
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Plug the device into the server's domain if it runs. Return whether the server has a domain; then the caller must
-    add the device to the persistent definition too. Raises ``Conflict`` for a SATA disk, which has no hot-plug."""
+    """Attach *device* to the domain of *server* (a uuid) if it is running. Return whether the domain exists: the caller
+    must then also define the domain with the device. Raises ``Conflict`` for a SATA disk, which cannot be hot-plugged.
+    """
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
@@ -173,11 +173,11 @@ def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
 
 
 def unplug_device(host: LocalHost, server: str, device: Disk | Nic, label: str, operation: Operation) -> None:
-    """Unplug the device and wait until the guest has released it. The request is repeated every ``ASK`` seconds.
-    *label*: the device in errors. *operation*: ends the wait when it is cancelled.
+    """Detach *device* from the running domain of *server* (a uuid), and wait until the guest has released it. The
+    request is repeated every ``ASK`` seconds. *label*: the device in error messages. *operation*: its cancellation ends
+    the wait.
 
-    Raises ``Conflict`` if the guest has not released the device within the setting ``detach_timeout``; the guest keeps
-    it."""
+    Raises ``Conflict`` if the guest does not release the device within the setting ``detach_timeout``."""
     deadline, again = time.monotonic() + host.settings.detach_timeout, 0.0
     while _has(host, server, device):
         now = time.monotonic()

@@ -47,12 +47,15 @@ ZERO = bytes(32)
 
 @dataclass(frozen=True)
 class BackupCatalogue:
-    """The file ``backup.json``: facts that a restore needs, even if all databases are lost.
+    """The content of the file ``backup.json``, which describes a volume backup and is sufficient to restore it without
+    any database.
 
-    *size*: bytes of the volume. *stored_bytes*, *stored_chunks*: what this backup stores. *checksum*, *map_checksum*:
-    SHA-256 of the files. *target*: identity of the backup directory. *record*: the facts of a cloud. *content_size*:
-    bytes of the content; ``None``: *size*. The content of an encrypted volume also has LUKS's header. *key_hash*: the
-    hash of its key (``hash_key``); empty without encryption."""
+    - *size*: bytes of the volume. *content_size*: bytes of the stored content if it is encrypted, which includes a LUKS
+      header; otherwise ``None``.
+    - *stored_bytes*, *stored_chunks*: the data in this backup, without that of its parents.
+    - *checksum*, *map_checksum*: SHA-256 of the files ``chunks`` and ``map``.
+    - *target*: identity of the backup directory. *record*: data that the cloud added.
+    - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty."""
 
     id: str
     parent: str | None
@@ -74,7 +77,7 @@ class BackupCatalogue:
 
     @property
     def content_bytes(self) -> int:
-        """Return the number of bytes of the content that is divided into chunks."""
+        """Return the size in bytes of the content that is divided into chunks."""
         return self.size if self.content_size is None else self.content_size
 
     @property
@@ -83,8 +86,8 @@ class BackupCatalogue:
         return -(-self.content_bytes // self.chunk_size)
 
     def as_json(self) -> str:
-        """Return the text of the file. Fields of encrypted content are left out for other content, because agents of
-        earlier releases refuse them."""
+        """Return the JSON text for the file ``backup.json``. Without encryption, its fields are left out, because
+        agents of earlier releases refuse unknown fields."""
         fields = dataclasses.asdict(self)
         if not self.key_hash:
             del fields["content_size"], fields["key_hash"]
@@ -92,19 +95,18 @@ class BackupCatalogue:
 
 
 def hash_key(id: str, key: str) -> str:
-    """Return a hash by which the key of the encrypted backup *id* is recognized. Keys are 256 random bits, so it does
-    not help to find one."""
+    """Return a hash of *key*, the encryption key of the backup *id*, to check whether a key is the right one."""
     return hashlib.sha256(f"{id}:{key}".encode()).hexdigest()
 
 
 def has_backup(directory: Path, id: str) -> bool:
-    """Return whether *directory* has the complete backup *id*."""
+    """Return whether the backup directory *directory* contains the complete backup *id*."""
     return (directory / id / CATALOGUE).is_file()
 
 
 def read_catalogue(directory: Path, id: str) -> BackupCatalogue:
-    """Return the catalogue of the backup *id* in *directory*, the backup directory. Raises ``Conflict`` if it is
-    missing or not valid."""
+    """Read the file ``backup.json`` of the backup *id* in the backup directory *directory*. Raises ``Conflict`` if it
+    is missing or not valid."""
     path = directory / id / CATALOGUE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -137,8 +139,8 @@ def _is_uuid(text: Any) -> bool:
 
 
 def read_chain(directory: Path, id: str) -> list[BackupCatalogue]:
-    """Return the catalogues of the backup *id*, of its parent, and so on to the backup without a parent. Raises
-    ``Conflict`` naming the backup that is missing."""
+    """Return the catalogues of the backup *id*, its parent, and so on up to the full backup. Raises ``Conflict`` if one
+    of them is missing."""
     chain: list[BackupCatalogue] = []
     link: str | None = id
     while link is not None:
@@ -156,7 +158,8 @@ def read_chain(directory: Path, id: str) -> list[BackupCatalogue]:
 
 
 def dependent_backups(directory: Path, id: str) -> list[str]:
-    """Return the uuids of the backups in *directory* whose parent is the backup *id*."""
+    """Return the uuids of the incremental backups in the backup directory *directory* whose parent is the backup *id*.
+    """
     dependants = []
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         with suppress(Conflict):  # a damaged catalogue prevents no removal
@@ -167,7 +170,8 @@ def dependent_backups(directory: Path, id: str) -> list[str]:
 
 
 def remove_backup(directory: Path, id: str) -> None:
-    """Remove the backup *id*, complete or not. A missing backup is ignored."""
+    """Remove the backup *id*, complete or incomplete, from the backup directory *directory*. A missing backup is
+    ignored."""
     try:
         shutil.rmtree(directory / f"{id}{PART}", ignore_errors=True)
         (directory / id / CATALOGUE).unlink(missing_ok=True)
@@ -182,8 +186,9 @@ def remove_backup(directory: Path, id: str) -> None:
 
 
 def write_backup(directory: Path, catalogue: BackupCatalogue, source: Path, progress: Progress) -> BackupCatalogue:
-    """Write the raw disk *source* as the backup that *catalogue* describes, and return the complete catalogue. Nothing
-    is left if that fails. Raises ``NoSpace``, or ``Conflict`` for a missing or damaged parent."""
+    """Write the raw disk file *source* to the backup directory *directory* as the backup described by *catalogue*.
+    Return the catalogue with sizes and checksums. *progress*: called with the processed and the total bytes. Raises
+    ``NoSpace``, or ``Conflict`` if a parent is missing or damaged; an incomplete backup is removed."""
     part, folder = directory / f"{catalogue.id}{PART}", directory / catalogue.id
     known = b"" if catalogue.parent is None else read_map(directory, read_chain(directory, catalogue.parent)[0])
     try:
@@ -204,8 +209,7 @@ def write_backup(directory: Path, catalogue: BackupCatalogue, source: Path, prog
 
 
 def _write_error(directory: Path, error: OSError) -> MagnetarError:
-    """Return the error for a backup that cannot be written to *directory* because of *error*: ``NoSpace`` or
-    ``Conflict``."""
+    """Convert *error*, raised while a backup was written to *directory*, to ``NoSpace`` or ``Conflict``."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpace(f"No room is left for the backup in {directory} ({error.strerror}); nothing of it was kept. "
                        "Delete backups, or enlarge the file system, then repeat the call.")
@@ -215,8 +219,8 @@ def _write_error(directory: Path, error: OSError) -> MagnetarError:
 
 def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: bytes,
                   progress: Progress) -> BackupCatalogue:
-    """Write the files ``map`` and ``chunks`` of the raw disk *source* into the folder *part*. *known*: the map of the
-    parent backup, empty without a parent. Return *catalogue* with the numbers and checksums of what was written."""
+    """Write the files ``map`` and ``chunks`` of a backup into the folder *part*. *source*: the raw disk file. *known*:
+    content of the parent's file ``map``; empty for a full backup. Return *catalogue* with sizes and checksums."""
     stored, stored_bytes, checksum, map_checksum = 0, 0, hashlib.sha256(), hashlib.sha256()
     with source.open("rb") as content, (part / MAP).open("xb") as map, (part / CHUNKS).open("xb") as chunks:
         for number, chunk in enumerate(_chunks(content, catalogue)):
@@ -239,7 +243,8 @@ def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: b
 
 
 def _chunks(content: BinaryIO, catalogue: BackupCatalogue) -> Iterator[bytes]:
-    """Yield each chunk of *content*, a raw disk; ``b""`` for a chunk of zeros. Holes of the file are not read."""
+    """Yield the chunks of *content*, an open raw disk file; ``b""`` for a chunk that contains only zeros. Holes of the
+    file are not read."""
     descriptor, data = content.fileno(), 0
     for start in range(0, catalogue.content_bytes, catalogue.chunk_size):
         length = min(catalogue.chunk_size, catalogue.content_bytes - start)
@@ -254,8 +259,8 @@ def _chunks(content: BinaryIO, catalogue: BackupCatalogue) -> Iterator[bytes]:
 
 
 def _next_data(descriptor: int, start: int, end: int) -> int:
-    """Return the first offset from *start* on where the file *descriptor* has data and no hole; *end* if only a hole
-    follows."""
+    """Return the offset of the first data at or after *start* in the open file *descriptor*; *end* if only holes
+    follow."""
     try:
         return os.lseek(descriptor, start, os.SEEK_DATA)
     except OSError as error:
@@ -265,7 +270,8 @@ def _next_data(descriptor: int, start: int, end: int) -> int:
 
 
 def read_map(directory: Path, catalogue: BackupCatalogue) -> bytes:
-    """Return the content of the file ``map`` of the backup with this *catalogue*. Raises ``Conflict`` if it is damaged.
+    """Return the content of the file ``map`` of a backup in the backup directory *directory*. Raises ``Conflict`` if
+    the file is damaged.
     """
     path = directory / catalogue.id / MAP
     try:
@@ -284,8 +290,9 @@ def _damage(path: Path, why: str) -> Conflict:
 
 
 def assemble_backup(directory: Path, id: str, path: Path, progress: Progress) -> BackupCatalogue:
-    """Write the content of the backup *id* as the raw disk *path*, atomically, and return its catalogue. Every chunk is
-    compared with its hash. Raises ``NoSpace``, and ``Conflict`` if a backup of the chain is missing or damaged."""
+    """Restore the content of the backup *id* from the backup directory *directory* into the raw disk file *path*,
+    checking the hash of each chunk. Return its catalogue. *progress*: called with the written and the total bytes.
+    Raises ``NoSpace``, or ``Conflict`` if a backup of its chain is missing or damaged."""
     chain = read_chain(directory, id)
     newest = chain[0]
     if any(catalogue.chunk_size != newest.chunk_size for catalogue in chain):
@@ -321,9 +328,9 @@ def _opened(directory: Path, catalogue: BackupCatalogue) -> BinaryIO:
 
 def _stored_chunk(directory: Path, chain: Sequence[BackupCatalogue], maps: Sequence[bytes], stores: Sequence[BinaryIO],
                   number: int) -> bytes:
-    """Return chunk *number* of a backup, read from the newest backup of its *chain* that stores the chunk; ``b""`` for
-    a chunk of zeros. *maps*, *stores*: the content of the file ``map`` and the open file ``chunks`` of each backup in
-    *chain*."""
+    """Return the chunk with index *number* of the first backup in *chain*, read from the newest backup that stores it;
+    ``b""`` for a chunk of zeros. *maps*, *stores*: the content of the file ``map`` and the open file ``chunks`` of each
+    backup in *chain*."""
     wanted, _position = ENTRY.unpack_from(maps[0], number * ENTRY.size)
     if wanted == ZERO:
         return b""

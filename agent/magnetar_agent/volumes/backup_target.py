@@ -20,14 +20,16 @@ KIND = "backup"
 
 
 class BackupTarget(FolderPool):
-    """The backup directory. It is a ``FolderPool`` because its space and identity are reported like those of a pool."""
+    """The directory for volume backups. It is a ``FolderPool``, so that its free space and identity are reported like
+    those of a storage pool."""
 
     def __init__(self, host: LocalHost, folder: Path) -> None:
         super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)
         self.kind = KIND
 
     def prepare(self) -> Path:
-        """Return the folder; create it if it is missing. Raises ``Conflict`` if it cannot be used."""
+        """Return the path of the backup directory, creating it if it is missing. Raises ``Conflict`` if it cannot be
+        used."""
         self.check_usable()
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,19 +38,20 @@ class BackupTarget(FolderPool):
         return self.folder
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` if a file system must be mounted at the folder and none is."""
+        """Raise ``Conflict`` if the settings require a file system to be mounted at the backup directory and none is
+        mounted."""
         if self.shared and not self._usable():
             raise Conflict(f"The backup directory cannot be used: nothing is mounted at {self.folder}. Mount it on the "
                            "host, then repeat the call.")
 
 
 def find_backup_target(host: LocalHost) -> BackupTarget | None:
-    """Return the host's backup directory; ``None`` if the settings name none."""
+    """Return the backup directory of this host; ``None`` if the setting ``backup_directory`` is not set."""
     folder = host.settings.backup_directory
     return None if folder is None else BackupTarget(host, folder)
 
 
 def target_identity(host: LocalHost, target: BackupTarget) -> str:
-    """Return the identity of the backup directory *target*, in the form in which the host reports it
-    (``pool_reports``)."""
+    """Return the identity of the backup directory *target*, such as ``backup:…``. It is equal on all hosts that share
+    the directory."""
     return f"{target.kind}:{target.identity(host.name)}"

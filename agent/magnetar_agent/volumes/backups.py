@@ -35,7 +35,8 @@ HANGING = 5.0
 
 
 def usable_target(host: LocalHost) -> BackupTarget:
-    """Return the host's backup directory, ready for use. Raises ``Conflict`` if there is none now."""
+    """Return the host's backup directory after checking that it responds and exists. Raises ``Conflict`` if it cannot
+    be used."""
     target = find_backup_target(host)
     if target is not None and (seconds := pool_reports.seconds_of_silence(host, target)) > HANGING:
         raise Conflict(f"The backup directory {target.folder} has not answered for {seconds:.0f} s. Look at its file "
@@ -48,19 +49,18 @@ def usable_target(host: LocalHost) -> BackupTarget:
 
 
 def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:
-    """Return the catalogue of the backup *id*. Raises ``Conflict`` if one of the backups that it is based on is
-    missing."""
+    """Return the catalogue of the volume backup *id*. Raises ``Conflict`` if it or one of its parents is missing."""
     return backup_files.read_chain(usable_target(host).folder, id)[0]
 
 
 def _scratch(host: LocalHost) -> FolderPool:
-    """Return the folder of the temporary raw files, as a pool."""
+    """Return the folder for temporary files of backups and restores, as a storage pool."""
     return FolderPool("temporary files of backups", host.settings.state_dir / "backups", host.hypervisor, False)
 
 
 def make_backup(task: Task, source: Document) -> BackupCatalogue:
-    """Write the backup of the task from *source*, a volume or snapshot, and return its catalogue. A backup that an
-    interrupted attempt has completed is kept."""
+    """Create the *task*'s volume backup from *source*, a volume or snapshot, and return its catalogue. If the backup
+    exists already after an interrupted attempt, it is not created again."""
     host, document = task.host, task.document
     target, scratch, want, key = usable_target(host), _scratch(host), document.want, keys.document_key(host, document)
     if backup_files.has_backup(target.folder, document.id):
@@ -84,15 +84,15 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
 
 
 def _temporary_disks(task: Task, backup: str) -> tuple[Path, Path]:
-    """Return the paths of the temporary files into which the *backup* (uuid) is assembled for the task's volume: of raw
-    content, and of encrypted content. A file that exists is complete."""
+    """Return the paths of the temporary files for restoring *backup* (a uuid) to the *task*'s volume: for plain
+    content, and for encrypted content. An existing file is complete."""
     path = _scratch(task.host).folder / f"{task.document.id}.{backup}"
     return path, path.with_name(f"{path.name}.{keys.LUKS}")
 
 
 def prepare_restore(task: Task) -> None:
-    """If the task's volume must be restored from a backup, assemble the backup as a temporary file. So an incomplete or
-    damaged backup is refused before the volume's content is changed."""
+    """If the *task*'s volume must be restored from a backup, assemble the backup as a temporary file. An incomplete or
+    damaged backup is therefore detected before the volume is overwritten."""
     backup = (task.document.want.get("reimage") or {}).get("backup")
     if backup:
         _assemble(task, backup)
@@ -110,8 +110,8 @@ def _assemble(task: Task, backup: str) -> Path:
 
 
 def from_backup(task: Task, pool: Pool, size: int, format: str, backup: str) -> None:
-    """Create the content of the task's volume in *pool* from the backup with this uuid. Encrypted content is copied as
-    it is."""
+    """Create the content of the *task*'s volume in *pool* from the volume backup *backup* (a uuid). *size*: bytes.
+    *format*: of the volume. Encrypted content is copied without decryption."""
     raw, encrypted = _temporary_disks(task, backup)
     try:
         path = next((path for path in (raw, encrypted) if path.exists()), None) or _assemble(task, backup)
@@ -127,8 +127,9 @@ def from_backup(task: Task, pool: Pool, size: int, format: str, backup: str) -> 
 
 def restored_bytes(host: LocalHost, backup: str, desired: Mapping[str, Any],
                    document: Document | None) -> int:
-    """Return the bytes that the volume *desired* needs to be restored from the backup. *document*: the volume, if it
-    exists. Raises ``InvalidField`` if the backup cannot be restored here, or needs another key than the volume has."""
+    """Return the size in bytes that the volume *desired* needs for its restore from *backup* (a uuid). *document*: the
+    existing volume; ``None`` for a new one. Raises ``InvalidField`` if the backup cannot be restored, or needs another
+    encryption key than the volume has."""
     try:
         catalogue = backup_catalogue(host, backup)
     except Conflict as error:
@@ -146,13 +147,14 @@ def restored_bytes(host: LocalHost, backup: str, desired: Mapping[str, Any],
 
 
 def local_backup_key(host: LocalHost, backup: str) -> str | None:
-    """Return the key of the encrypted backup with this uuid; ``None`` if this host does not have it."""
+    """Return the encryption key of the volume backup *backup* (a uuid); ``None`` if it is not encrypted or this host
+    does not have the key."""
     document = host.documents.get("volume_backup", backup)
     return None if document is None else keys.open_sealed_key(host, document, keys.SEALED)
 
 
 def remove_temporary_files(host: LocalHost) -> None:
-    """Remove the temporary files that no unfinished backup or restore needs."""
+    """Remove temporary files of backups and restores, except those that an unfinished backup or restore still needs."""
     folder = _scratch(host).folder
     if not folder.is_dir():
         return

@@ -25,9 +25,12 @@ MOVING = "moving"
 
 
 def source_bytes(source: str, source_document: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of the source of a new volume, whose document is *source_document* (``None``: not
-    found). *source*: the kind of source, a key of ``SOURCES``; *name*: the requested name or uuid. Raises
-    ``InvalidField`` for *field* if there is no such document or its content is incomplete."""
+    """Return the size in bytes of the source from which a new volume is created. Raises ``InvalidField`` naming *field*
+    if the source is missing or incomplete.
+
+    - *source*: kind of source, a key of ``SOURCES``.
+    - *source_document*: the source's document; ``None`` if it was not found.
+    - *name*: name or uuid in the request."""
     kind = SOURCES[source]
     if source_document is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
@@ -43,15 +46,16 @@ def source_bytes(source: str, source_document: Document | None, name: str, field
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the source of a volume with the fields *want*, as (key of ``SOURCES``, uuid or value); (``None``, "") for
-    an empty volume. For a volume that is reimaged, return its new source: ("image", uuid) or ("backup", uuid)."""
+    """Return the source of the volume with the fields *want* as (key of ``SOURCES``, uuid or other value); (``None``,
+    "") for an empty volume. If the volume is being reimaged, return ("image", uuid) or ("backup", uuid)."""
     if reimage := want.get("reimage"):
         return ("backup", reimage["backup"]) if reimage.get("backup") else ("image", reimage["image"])
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
 
 
 def content_disk(host: LocalHost, document: Document) -> Disk:
-    """Return the disk of a volume or snapshot for QEMU, with its key if the content is encrypted."""
+    """Return the disk with the content of *document*, a volume or snapshot, for QEMU. It includes the key of encrypted
+    content."""
     place = document.want if document.kind == "volume" else document.state
     if document.kind == "volume" and is_pivoted(host, document):
         place = document.state[MOVING]
@@ -60,8 +64,8 @@ def content_disk(host: LocalHost, document: Document) -> Disk:
 
 
 def is_pivoted(host: LocalHost, document: Document) -> bool:
-    """Return whether the guest already uses the volume in its new pool, although the document still names the old one
-    because of a crash. libvirt's definition of the domain shows which pool the guest uses."""
+    """Return whether the guest already uses the volume *document* in its new storage pool, to which the content is
+    being moved. After a crash, the document may still name the old pool, so this is read from the libvirt domain."""
     note = document.state.get(MOVING) or {}
     domain = host.hypervisor.domain(note["pivoting"]) if "pivoting" in note else None
     if domain is None:
@@ -71,27 +75,28 @@ def is_pivoted(host: LocalHost, document: Document) -> bool:
 
 
 def refuse_while_moving(document: Document) -> None:
-    """Raise ``Conflict`` for a volume whose content moves to another pool."""
+    """Raise ``Conflict`` if the content of the volume *document* is being moved to another storage pool."""
     if document.state.get(MOVING) and document.want.get("move_to"):
         raise Conflict(f"The content of volume {document.name!r} is moving to pool {document.want['move_to']!r}. Wait "
                        "until that has ended, or end it.")
 
 
 def refuse_encrypted(document: Document, reason: str) -> None:
-    """Raise ``Conflict`` for an encrypted volume. *reason*: the consequence, as in "is encrypted, so …"."""
+    """Raise ``Conflict`` if the volume *document* is encrypted. *reason*: end of the error message "is encrypted, so
+    …"."""
     if document.state.get(keys.SEALED):
         raise Conflict(f"Volume {document.name!r} is encrypted, so {reason}.")
 
 
 def is_content_begun(state: Fields) -> bool:
-    """Return whether content was created for a document with this *state*, complete or not. Older agents noted only the
-    source, or the pool, when they began to create content."""
+    """Return whether the creation of a volume's or snapshot's content has started or is complete. *state*: the state
+    fields of its document."""
     return any(name in state for name in ("made", "begun", "source_name", "pool"))
 
 
 def remove_volume_content(host: LocalHost, document: Document) -> None:
-    """Remove the content of a volume or snapshot, complete or not. If none was begun for this document, content of the
-    same name has another owner and stays."""
+    """Remove the content of *document*, a volume or snapshot, from its storage pool. If the agent never started to
+    create it, do nothing: content with this name then belongs to another volume."""
     pool = document.want.get("pool") or document.state.get("pool")
     note = document.state.get(MOVING)
     if note:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
-    """Create the content of the task's volume in *pool* from the image with this uuid."""
+    """Create the content of the *task*'s volume in *pool* from *image* (a uuid). *size*: bytes. *format*: of the
+    volume."""
     importing.check_not_encrypted(task.host.documents.get("image", image))
     path, image_format = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if image_format == "qcow2" else "raw")
@@ -40,7 +41,8 @@ def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> No
 
 
 def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
-    """Create the content of the task's volume in *pool* from a snapshot, whose content never changes."""
+    """Create the content of the *task*'s volume in *pool* from *snapshot* (the uuid of a volume snapshot). *size*:
+    bytes. *format*: of the volume."""
     with task.host.locks.hold("volume_snapshot", snapshot):
         source = _complete_source(task.host, "volume_snapshot", snapshot)
         disk, key = content.content_disk(task.host, source), keys.document_key(task.host, task.document)
@@ -48,8 +50,9 @@ def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str)
 
 
 def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
-    """Create the content of the task's volume in *pool* from the volume of another host that ``remote_source`` names.
-    Raises ``Unreachable`` if the agent there does not answer, ``HypervisorError`` if the copy broke off."""
+    """Create the content of the *task*'s volume in *pool* from a volume on another host, named in the field
+    ``remote_source``. *size*: bytes. *format*: of the new volume. Raises ``Unreachable`` if the other agent does not
+    respond, and ``HypervisorError`` if the copy fails."""
     host, source = task.host, task.document.want["remote_source"]
     id = source["export"]
     address = remote.link_address(id, source, "remote_source.address")
@@ -66,14 +69,16 @@ def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
 
 
 def close_source(host: LocalHost, export: str) -> None:
-    """Cut the link *export*, over which a volume was copied from another host, and remove its folder of sockets."""
+    """Close the connection *export* (a uuid), over which a volume was copied from another host, and remove its folder
+    of sockets."""
     host.links.cut(export)
     shutil.rmtree(exports.export_folder(host, export), ignore_errors=True)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
-    """Create the content of the task's volume or snapshot in *pool* from a volume as it is now, attached or not. Raises
-    ``Conflict`` if a server of another host or several running servers have the volume, or it is being swapped."""
+    """Create the content of the *task*'s volume or snapshot in *pool* from *volume* (a uuid), which may be in use.
+    *size*: bytes. *format*: of the new content. Raises ``Conflict`` if a server on another host or several running
+    servers use the volume, or it is being swapped."""
     host = task.host
     with ExitStack() as servers, ExitStack() as volume_lock:
         for server_id in sorted({a.want["server"] for a in attachments_of_volume(host, volume)}):
@@ -102,9 +107,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
-    """Let QEMU copy the disk *target* of a running server into *pool*, as the content of the task's volume or snapshot.
-    *attachment*: the attachment of the copied volume. If the guest has a guest agent, its file systems are frozen until
-    the copy has begun. Raises ``Conflict`` if the server was stopped or rescued since the caller checked it."""
+    """Copy the disk *target* of a running guest by QEMU into *pool*, as content of the *task*'s volume or snapshot.
+    *attachment*: the copied volume's attachment. File systems are frozen until the copy has started, if possible.
+    Raises ``Conflict`` if the server is stopped or rescued meanwhile."""
     def begun() -> None:
         frozen.close()
         if attaching.attached_device(task.host, attachment) != target:

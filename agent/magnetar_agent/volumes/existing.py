@@ -37,9 +37,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
 
 
 def list_content(host: LocalHost, pool_name: str) -> list[Fields]:
-    """Return the content in a pool, sorted by name: ``name``, ``size`` in GiB, rounded up, ``format``, ``volume`` (the
-    uuid of the volume that has it), and ``reason``: why it cannot be taken over, or ``None``. Leave out content of
-    snapshots and incomplete content. Raises ``InvalidField``, ``Conflict``."""
+    """Return the contents of the storage pool *pool_name*, sorted by name, as ``{name, size, format, volume, reason}``.
+    *size*: GiB, rounded up. *volume*: uuid of the volume that owns it, or ``None``. *reason*: why no volume can take it
+    over, or ``None``. Contents of snapshots and incomplete contents are left out. Raises ``InvalidField`` or
+    ``Conflict``."""
     pool = pools.find_pool(host, pool_name)
     pool.check_usable()
     used = {disk.path: name for name, domain in host.hypervisor.domains().items() for disk in domain.disks}
@@ -72,14 +73,14 @@ def _describe(host: LocalHost, pool: Pool, name: str, used: dict[Path, str]) -> 
 
 
 def name_format(pool: Pool, name: str) -> str:
-    """Return the format of the content *name* in *pool*, which only its name decides: ``qcow2`` for a file that ends in
-    .qcow2, otherwise ``raw``."""
+    """Return the format of the content *name* in *pool*, which depends only on its name: ``qcow2`` for a file with the
+    suffix .qcow2, otherwise ``raw``."""
     return "qcow2" if isinstance(pool, FolderPool) and name.endswith(".qcow2") else "raw"
 
 
 def content_size(host: LocalHost, pool: Pool, name: str) -> int:
-    """Return the size in bytes of the content *name* in *pool*. Raises ``InvalidField`` with the reason if a volume
-    cannot take it over."""
+    """Return the size in bytes of the content *name* in *pool*. Raises ``InvalidField`` if a volume cannot take over
+    this content, such as a qcow2 with a backing file."""
     if not isinstance(pool, FolderPool):
         assert isinstance(pool, StoragePool)
         content = host.hypervisor.content(pool.pool, name) if is_volume_name(name) else None
@@ -107,9 +108,9 @@ def content_size(host: LocalHost, pool: Pool, name: str) -> int:
 
 
 def existing_bytes(host: LocalHost, completed: Fields, document: Document | None) -> int:
-    """Return the size in bytes of the content that a new volume with the fields *completed* takes over. For a volume
-    that exists already (*document*), return the size of its own content. Raises ``InvalidField`` or ``Conflict`` if the
-    content cannot be taken over."""
+    """Return the size in bytes of the existing content that the volume with the fields *completed* takes over.
+    *document*: the volume, if it was created before; its own size is returned. Raises ``InvalidField`` or ``Conflict``
+    if the content cannot be taken over."""
     if document is not None:
         completed["existing"] = document.want.get("existing")
         return int(document.state.get("bytes", document.state.get("taken", 0)))
@@ -124,8 +125,8 @@ def existing_bytes(host: LocalHost, completed: Fields, document: Document | None
 
 
 def take_content(task: Task, pool: Pool, size: int) -> None:
-    """Give the content ``existing`` the name of the task's volume, and grow it to *size* bytes, whole GiB. Raises
-    ``Conflict`` if a guest uses it, or the name is taken."""
+    """Take over existing content in *pool* as the content of the *task*'s volume (Cinder's manage): rename it to the
+    volume's uuid and grow it to *size* bytes. Raises ``Conflict`` if a domain uses it or the new name is taken."""
     host, document = task.host, task.document
     name, id, format = document.want["existing"], document.id, document.want["format"]
     if not isinstance(pool, FolderPool) and name != id:
@@ -153,10 +154,9 @@ def take_content(task: Task, pool: Pool, size: int) -> None:
 
 
 def return_content(task: Task) -> bool:
-    """Leave the content of a volume that is being removed in its pool if the volume has not completely taken the
-    content over yet, or if it has ``keep_content``. A file gets its former name in the first case, the name
-    ``volume-UUID.FORMAT`` in the second. Return False, with nothing changed, if the content must be removed with the
-    volume."""
+    """When the *task*'s volume is deleted, leave its content in the storage pool if it has ``keep_content`` (Cinder's
+    unmanage) or the content was not completely taken over. A file gets a new name: ``volume-UUID.FORMAT``, or its
+    original name if the takeover was incomplete. Return False if the content must be removed instead."""
     document, want = task.document, task.document.want
     taking = bool(want.get("existing")) and not document.state.get("made")
     if not taking and not want.get("keep_content"):
@@ -169,8 +169,8 @@ def return_content(task: Task) -> bool:
 
 
 def _rename(pool: FolderPool, name: str, new: str) -> None:
-    """Rename the file *name* in the folder of *pool* to *new*. Do nothing if there is no file *name*: it was renamed
-    before. Raises ``Conflict`` if both files exist."""
+    """Rename the file *name* in the folder of *pool* to *new*. If *name* does not exist, do nothing, because it is
+    already renamed. Raises ``Conflict`` if both files exist."""
     old_path, new_path = pool.folder / name, pool.folder / new
     if name == new or not old_path.exists():
         return

@@ -37,8 +37,9 @@ _LIBRARIES, _CRYPT_DATA = ("libcrypt.so.1", "libcrypt.so.2"), 256 * 1024
 
 
 def inject_root_disk(task: Task) -> None:
-    """Write the injected parts into the root disk, which has just been made. Raises ``HypervisorError`` if the server's
-    files cannot be written; other failures are logged and added as a warning."""
+    """Write the SSH key, metadata, password and files of a server into its newly created root disk, as Nova's file
+    injection does. Raises ``HypervisorError`` if the files cannot be written; other failures are logged and returned to
+    the API client as a warning."""
     host, document = task.host, task.document
     guest_data.draw_guest_seed(host, document)
     injection, failed = _requested_injection(host, document), dict[str, str]()
@@ -88,14 +89,15 @@ def _requested_injection(host: LocalHost, document: Document) -> Injection:
 
 
 def _hashed(host: LocalHost, document: Document) -> str | None:
-    """Return the hash of the server's password; ``None`` if no password is injected. Raises ``HypervisorError``."""
+    """Return the SHA-512 hash of the server's admin password for /etc/shadow; ``None`` if no password is injected.
+    Raises ``HypervisorError`` if the host cannot compute the hash."""
     password = document.want.get("admin_pass") if host.settings.inject_password else None
     return crypt_password(password) if password else None
 
 
 def _has_its_files(host: LocalHost, document: Document) -> bool:
-    """Return whether the image has the server's files: it was made of this server, and no rebuild requests new
-    files."""
+    """Return whether the server's image already contains its injected files (personality): the image is a snapshot of
+    this same server, and no rebuild requests new files."""
     if document.state.get("rebuild", {}).get("personality"):
         return False
     image = host.documents.get("image", document.want["image"]) if document.want["image"] else None
@@ -103,8 +105,9 @@ def _has_its_files(host: LocalHost, document: Document) -> bool:
 
 
 def crypt_password(password: str) -> str:
-    """Return the SHA-512 hash of *password* as in /etc/shadow, from the host's crypt(3): Python has none from 3.13 on.
-    Raises ``HypervisorError`` if there is no libcrypt."""
+    """Return the SHA-512 hash of *password* as used in /etc/shadow. Calls crypt(3) of the host's libcrypt, because
+    Python 3.13 removed the ``crypt`` module. Raises ``HypervisorError`` if there is no libcrypt or it refuses the
+    password."""
     library = _library()
     library.crypt_r.restype = ctypes.c_char_p
     data = ctypes.create_string_buffer(_CRYPT_DATA)  # crypt returns a pointer into it

@@ -20,15 +20,16 @@ ROOT = "vda"
 
 
 def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return the local disks of a completed *mapping*, each with the name of its file."""
+    """Return the local disks in the block device mapping *mapping*, each as a pair (block device, name of its disk
+    file), such as ``disk`` for the root disk."""
     local_block_devices = [block_device for block_device in mapping if block_device["destination_type"] == "local"]
     return [*((block_device, "disk") for block_device in local_block_devices if block_device["source_type"] == "image"),
             *blank_disk_files(local_block_devices)]
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Resolve the image of *made*, an item of the mapping that is a local disk. *desired*: the requested server. Raises
-    ``InvalidField`` naming *field* if the item is invalid by itself, whatever the other items are."""
+    """Validate *made*, a block device of the requested server *desired* that is a local disk, and replace its image
+    name by the image's uuid. Only errors of this single item are detected; ``InvalidField`` names *field*."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
@@ -49,9 +50,9 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
 
 
 def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
-    """Set the device names of the ephemeral and swap disks in *made*, the items of the mapping of the new server
-    *desired*, and return these device names. *bus*: the bus of the server's own disks. Raises ``InvalidField`` for
-    disks that the server cannot have together."""
+    """Set the device names of the ephemeral and swap disks in *made*, the block device mapping of the new server
+    *desired*. Return the device names of all its local disks. *bus*: the bus of these disks, such as virtio. Raises
+    ``InvalidField`` naming *field* if the combination of disks is not possible."""
     blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")
@@ -79,8 +80,8 @@ def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: s
 
 
 def check_sum(flavor: Fields, mapping: Iterable[Mapping[str, Any]], field: str) -> None:
-    """Raise ``InvalidField`` naming *field* if the ephemeral disks in *mapping* are together larger than *flavor*
-    allows. A disk without a size counts as all that the flavor has, as in Nova."""
+    """Raise ``InvalidField`` naming *field* if the ephemeral disks in the block device mapping *mapping* are together
+    larger than *flavor* allows. As in Nova, an ephemeral disk without a size has the full size from the flavor."""
     sizes = [block_device.get("volume_size") or flavor["ephemeral"] for block_device, file in local_disk_files(mapping)
              if file not in ("disk", SWAP)]
     if sum(sizes) > flavor["ephemeral"]:

@@ -31,40 +31,43 @@ _UUID = 36
 
 
 def uses_logical_volumes(want: Mapping[str, Any]) -> bool:
-    """Return whether the server's own disks are logical volumes."""
+    """Return whether the root, ephemeral and swap disks of a server with the desired fields *want* are LVM logical
+    volumes."""
     return want.get("root_format") == LVM
 
 
 def configured_lvm_pool(host: LocalHost) -> StoragePool:
-    """Return the pool for new disks, which the setting ``root_pool`` names."""
+    """Return the LVM storage pool for new disks, which the setting ``root_pool`` names."""
     return root_pool.configured_root_pool(host, LVM)
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Return the total and the free bytes of the pool for new disks."""
+    """Return the total and the free bytes of the LVM storage pool for new disks."""
     return host.hypervisor.pool_room(configured_lvm_pool(host).pool)
 
 
 def lvm_pool_of_server(host: LocalHost, document: Document) -> StoragePool:
-    """Return the pool of the server's disks; see ``root_pool.root_pool_of_server``."""
+    """Return the LVM storage pool that contains the server's disks. Raises ``Conflict`` if the settings do not have the
+    pool any more."""
     return root_pool.root_pool_of_server(host, document, LVM)
 
 
 def note_lvm_pool(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Note the pool of the disks in the document, before the first disk is made. *keep* writes the document."""
+    """Store in the server's document the LVM pool that its disks will use, unless a pool is already stored. Call this
+    before the first disk is created. *keep*: writes the document to disk."""
     if NOTE not in document.state:
         document.state[NOTE] = {"name": configured_lvm_pool(host).name, "block": True}
         keep()
 
 
 def is_block(document: Document) -> bool:
-    """Return whether the server's disks are block devices; False if they are files."""
+    """Return whether the server's disks in the storage pool are block devices, as opposed to files."""
     return bool(document.state.get(NOTE, {}).get("block", True))
 
 
 def make(task: Task, file: str, size: int, label: str | None = None) -> None:
-    """Make the disk *file* of *size* bytes: empty or, with *label*, with an empty file system or a swap area
-    (``HypervisorDisks.make_disk``)."""
+    """Create the logical volume for the disk *file* of *size* bytes. With *label*, format it as swap area or file
+    system, as ``HypervisorDisks.make_disk`` does."""
     note_lvm_pool(task.host, task.document, task.keep)
     disk = allot_logical_volume(task.host, task.document, file, size)
     if label is not None:
@@ -73,29 +76,31 @@ def make(task: Task, file: str, size: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, size: int, source: Disk, progress: Progress) -> None:
-    """Make the disk *file* with a copy of *source*, grown to *size* bytes."""
+    """Create the logical volume for the disk *file*, copy the content of *source* into it, and grow it to *size* bytes.
+    *progress*: called with the copied and the total bytes."""
     note_lvm_pool(task.host, task.document, task.keep)
     lvm_pool_of_server(task.host, task.document).fill(_content(task.document, file), "raw", size, source, progress)
     _link(task.host, task.document, file, _noted_disk(task.host, task.document, file), file)
 
 
 def allot_logical_volume(host: LocalHost, document: Document, file: str, size: int) -> Disk:
-    """Create a logical volume of *size* bytes for the disk *file*, with undefined content, and return it. A volume that
-    a failed attempt left is used again."""
+    """Create a logical volume of *size* bytes for the disk *file* and return it. Its content is undefined. A volume
+    left by an earlier failed attempt is used again."""
     lvm_pool_of_server(host, document).make(_content(document, file), "raw", size)
     return _noted_disk(host, document, file)
 
 
 def _noted_disk(host: LocalHost, document: Document, file: str) -> Disk:
-    """Return the logical volume of the disk *file*, and note in the document whether it is a block device."""
+    """Return the logical volume of the disk *file*. Also set in the server's document, without writing it, whether the
+    volume is a block device."""
     disk = _disk(host, document, file)
     document.state[NOTE]["block"] = disk.block
     return disk
 
 
 def link_logical_volume(host: LocalHost, document: Document, file: str, name: str | None = None) -> None:
-    """Make the link *name* (*file* by default) in the server's folder point to the logical volume of *file*,
-    atomically."""
+    """Create or atomically replace a symlink in the server's folder that points to the logical volume of the disk
+    *file*. *name*: name of the symlink; by default *file*."""
     _link(host, document, file, _disk(host, document, file), name or file)
 
 
@@ -108,12 +113,13 @@ def _link(host: LocalHost, document: Document, file: str, disk: Disk, name: str)
 
 
 def grow(host: LocalHost, document: Document, file: str, size: int) -> None:
-    """Grow the disk *file* of a server that is off to *size* bytes."""
+    """Grow the logical volume of the disk *file* to *size* bytes. The server must be off."""
     lvm_pool_of_server(host, document).grow(_content(document, file), "raw", size)
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove the disks *files*, cleared as the settings say, and then their links. Missing disks are ignored."""
+    """Remove the logical volumes of the disks *files*, then their symlinks in the server's folder. The pool's settings
+    decide whether the content is erased first. Missing disks are ignored."""
     if NOTE not in document.state:  # none was made
         return
     pool, place = lvm_pool_of_server(host, document), server_folder(host, document.id)
@@ -123,7 +129,8 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove the server's disks with a link in its folder that are not among *needed_files*: a killed agent left them.
+    """Remove disks of the server that are not in *needed_files*, together with their symlinks: leftovers of an agent
+    that was killed.
     """
     place = server_folder(host, document.id)
     if stale_files := {symlink.name for symlink in os.scandir(place) if symlink.is_symlink()}.difference(needed_files):
@@ -131,7 +138,8 @@ def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> No
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove all logical volumes whose names begin with the server's uuid, also those without a link. Links stay."""
+    """Remove all logical volumes whose names begin with the server's uuid, including volumes without a symlink.
+    Symlinks in the server's folder are not removed."""
     if NOTE in document.state:
         pool, begins = lvm_pool_of_server(host, document), _content(document, "")
         for name in sorted(host.hypervisor.contents(pool.pool)):
@@ -140,8 +148,8 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 def orphan_logical_volumes(host: LocalHost, is_known: Callable[[str], bool]) -> list[str]:
-    """Return the paths of disks in the pool that belong to unknown servers: *is_known* returns False for their
-    uuids."""
+    """Return the paths of server disks in the LVM pool that belong to no known server. *is_known*: called with the uuid
+    of a disk's server; returns whether this host knows the server."""
     if root_pool.type_of(host, host.settings.root_pool) != LVM:
         return []
     with suppress(Conflict):  # a stopped pool lists nothing

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """The interface of the modules for disks in the ``root_pool``: ``logical_volumes`` and ``rbd_images``."""
+    """The functions that the modules ``logical_volumes`` and ``rbd_images`` have in common. These modules store
+    servers' disks in the storage pool that the setting ``root_pool`` names."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
@@ -45,39 +46,40 @@ _IN_POOL: Mapping[str, _InPool] = {LVM: logical_volumes, RBD: rbd_images}
 
 
 def _in_pool(want: Mapping[str, Any]) -> _InPool | None:
-    """Return the module for a server's own disks in the ``root_pool``; ``None`` if they are files."""
+    """Return the module that handles the local disks of a server with the desired fields *want*: ``logical_volumes`` or
+    ``rbd_images``; ``None`` if the disks are files."""
     return _IN_POOL.get(want.get("root_format", ""))
 
 
 def own_disk_format(want: Mapping[str, Any], file: str) -> str:
-    """Return the format, as QEMU names it, of the disk *file*."""
+    """Return the QEMU image format (raw or qcow2) of the server's disk *file*. *want*: the server's desired fields."""
     if _in_pool(want):
         return "raw"
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
 
 
 def are_shared(want: Mapping[str, Any]) -> bool:
-    """Return whether other hosts can reach the server's own disks, so that a move does not copy the disks."""
+    """Return whether the disks of a server with the desired fields *want* are in Ceph RBD, where other hosts can reach
+    them. A migration does not copy such disks."""
     return rbd_images.uses_rbd_images(want)
 
 
 def check_disk_ownership(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if shared disks of the server may belong to another host (``rbd_images.check_rbd_ownership``,
-    ``disk_owner.check_disk_owner``)."""
+    """Raise ``Conflict`` if the server's disks are on shared storage and another host may be using them."""
     rbd_images.check_rbd_ownership(host, document)
     disk_owner.check_disk_owner(host, document)
 
 
 def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
-    """Return the facts that another host needs about the server's shared disks (``rbd_images.describe_rbd_images``);
-    ``None`` if they are not shared."""
+    """Return ``{"pool": name, "images": [RBD image name, …]}`` for the server's disks *files*, which the target host of
+    a migration needs; ``None`` if the disks are not on shared storage."""
     return rbd_images.describe_rbd_images(host, document, files) if are_shared(document.want) else None
 
 
 def make_own_disk(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
                   key: DiskKey | None = None) -> None:
-    """Make the empty disk *file* (``HypervisorDisks.make_disk``). While a server is being made, its disks are flushed
-    together."""
+    """Create the server's empty disk *file* of *size* bytes (see ``HypervisorDisks.make_disk``). For a server that is
+    being created, the new file is not flushed here: all its files are flushed together later."""
     want = task.document.want
     if pooled := _in_pool(want):
         pooled.make(task, file, size, label)
@@ -89,14 +91,14 @@ def make_own_disk(task: Task, file: str, size: int, label: str | None = None, ba
 
 
 def is_made_anew(document: Document) -> bool:
-    """Return whether the server is being created, with files as disks. Disks that the document does not record as made
-    are then made again, even if they exist."""
+    """Return whether the server is being created and its disks are files. In this case, every disk that the server's
+    document does not list as complete is created again, even if its file exists."""
     return bool(document.state.get("making")) and _in_pool(document.want) is None
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush the files of servers whose documents a killed agent left as unflushed note files (``Task.note``). The
-    killed agent may not have flushed these files, and documents that are written from now on rely on them."""
+    """Flush to storage all files of the servers that a killed agent was creating, because the killed agent may not have
+    flushed them. Runs at the start of the agent, before documents are written that rely on these files."""
     for document in host.documents.noted:
         place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():
@@ -108,7 +110,8 @@ def flush_noted(host: LocalHost) -> None:
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-    """Make the root disk as a copy of *base*, the image's content in this *format*, grown to *size* bytes."""
+    """Create the root disk as a copy of the image file *base*, grown to *size* bytes. *format*: the QEMU format of
+    *base*. *key*: encrypts the new disk."""
     if pooled := _in_pool(task.document.want):
         pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
@@ -120,7 +123,7 @@ def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | No
 
 
 def grow_own_disk(task: Task, file: str, size: int) -> None:
-    """Grow the disk *file* of a server that is off to *size* bytes."""
+    """Grow the server's disk *file* to *size* bytes. The server must be off."""
     host, document = task.host, task.document
     disk_owner.check_disk_owner(host, document)
     if pooled := _in_pool(document.want):
@@ -131,7 +134,8 @@ def grow_own_disk(task: Task, file: str, size: int) -> None:
 
 
 def remove_server_files(host: LocalHost, document: Document, names: Iterable[str]) -> None:
-    """Remove disks and other files of the server by their *names*. Missing files are ignored."""
+    """Remove the disks and other files in *names* from the server's folder, and the disks also from their storage pool.
+    Missing files are ignored."""
     names = list(names)
     disk_owner.check_disk_owner(host, document)
     if pooled := _in_pool(document.want):
@@ -143,13 +147,14 @@ def remove_server_files(host: LocalHost, document: Document, names: Iterable[str
 
 
 def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove the server's disks in a pool that are not among *needed_files*, which a killed agent has left."""
+    """Remove the server's disks in a storage pool that are not in *needed_files*: leftovers of an agent that was
+    killed. Disks that are files are not removed."""
     if pooled := _in_pool(document.want):
         pooled.tidy(host, document, needed_files)
 
 
 def inspect_own_disk(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
-    """Return format and size of the disk *file*; ``None`` if it is missing."""
+    """Return the format and size of the server's disk *file*; ``None`` if it is missing."""
     if rbd_images.uses_rbd_images(document.want):
         size = rbd_images.rbd_disk_size(host, document, file)
         return None if size is None else DiskSeen("raw", size)
@@ -157,8 +162,8 @@ def inspect_own_disk(host: LocalHost, document: Document, file: str) -> DiskSeen
 
 
 def remove_server_folder(host: LocalHost, document: Document) -> None:
-    """Remove the server's folder and its content, unless the disks are another host's (``disk_owner.leave_disks``).
-    Raises ``OSError``."""
+    """Remove the server's disks and its folder. Do nothing, except log a warning, if another host may be using the
+    disks. Raises ``OSError``."""
     place = server_folder(host, document.id)
     if disk_owner.leave_disks(host, document):
         log.warning("the disks of server %s stay: another host may use them", document.name,
@@ -171,8 +176,8 @@ def remove_server_folder(host: LocalHost, document: Document) -> None:
 
 
 class Room(NamedTuple):
-    """Total and free bytes of the storage for new servers' disks; ``None`` if unknown. *reason*: why there is no
-    room."""
+    """Total and free bytes of the storage for new servers' disks; both ``None`` if unknown. *reason*: why the storage
+    cannot be used; empty if it can."""
 
     total: int | None
     free: int | None
@@ -180,7 +185,8 @@ class Room(NamedTuple):
 
 
 def own_disk_room(host: LocalHost) -> Room:
-    """Return the room for new servers' disks on this host. A pool that cannot be used now has no room."""
+    """Return the total and free bytes for new servers' disks on this host; both 0 for a storage pool that cannot be
+    used at present."""
     pooled = _IN_POOL.get(host.settings.root_format)
     if pooled is None:
         report = report_disk_folder(host)
@@ -195,15 +201,16 @@ def own_disk_room(host: LocalHost) -> Room:
 
 
 def own_disk_capacity(host: LocalHost, root_format: str) -> int:
-    """Return the total bytes of the storage for disks with this *root_format*."""
+    """Return the total bytes of the storage for servers' disks with *root_format* (such as qcow2, lvm or rbd) on this
+    host."""
     if pooled := _IN_POOL.get(root_format):
         return pooled.room(host)[0]
     return host.disk_space()[0]
 
 
 def foreign_rbd_images(host: LocalHost) -> list[str]:
-    """Return the names of RBD images in the ``root_pool`` whose servers this host does not know: other hosts have the
-    servers, or the images are leftovers."""
+    """Return the names of RBD images in the storage pool for new disks that belong to no server on this host and to no
+    server that is migrating to it. They belong to servers on other hosts, or are leftovers."""
     coming = [migration.state["server"] for migration in host.documents.peek("migration")
               if migration.want["side"] == "target" and "server" in migration.state]
     return rbd_images.unclaimed_rbd_images(host, [(server.id, server.want, server.state)
@@ -212,8 +219,8 @@ def foreign_rbd_images(host: LocalHost) -> list[str]:
 
 
 def check_folders_moved(host: LocalHost) -> None:
-    """Raise ``InvalidSettings`` if servers of this host still have their folders in the state folder, although the
-    setting ``instances_path`` names another one."""
+    """Raise ``InvalidSettings`` if the setting ``instances_path`` names a new folder for servers' disks, and folders of
+    this host's servers are still in the default folder."""
     former = Path(host.settings.state_dir) / "servers"
     if not is_disk_folder_shared(host) or str(former) == host.settings.servers_folder:
         return
@@ -224,8 +231,8 @@ def check_folders_moved(host: LocalHost) -> None:
 
 
 def orphan_server_disks(host: LocalHost) -> list[str]:
-    """Return folders and logical volumes of servers that have no document and do not move to this host. They are
-    reported, not removed: an operator may need them."""
+    """Return the paths of server folders and logical volumes on this host whose server has no document here and is not
+    migrating to this host. The agent only reports them; an operator decides whether to remove them."""
     coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
 
     def known(id: str) -> bool:

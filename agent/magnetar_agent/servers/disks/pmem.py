@@ -29,25 +29,27 @@ FIELD, BEFORE = "pmem_namespaces", "pmem_namespaces_before"
 
 
 def requested_pmem_labels(want: Mapping[str, Any]) -> list[str]:
-    """Return the labels of the namespaces that a server with the fields *want* requests."""
+    """Return the labels of the persistent memory (PMEM) namespaces that a server with the desired fields *want*
+    requests."""
     return parse_pmem_labels((want.get("hardware") or {}).get("pmem") or "")
 
 
 def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
-    """Return the namespaces that servers may have, assigned or not."""
+    """Return the PMEM namespaces of this host that servers may use, including those in use."""
     return present_namespaces(host.settings.sysfs, host.settings.pmem_namespaces)
 
 
 def held_pmem_names(host: LocalHost, excluded_server: str = "") -> set[str]:
-    """Return the names of namespaces of servers on this host, and of servers that move to it, except those of the
-    server *excluded_server*.
+    """Return the names of PMEM namespaces assigned to servers on this host or to servers that are migrating to it. The
+    server with the uuid *excluded_server* is ignored.
     """
     return {namespace["name"] for want in placement.fields_of_holders(host, excluded_server)
             for field in (FIELD, BEFORE) for namespace in want.get(field) or ()}
 
 
 def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return the host's field ``pmem``: by label, the numbers of all and of free namespaces, and their sizes in MiB."""
+    """Return the host's PMEM namespaces as ``{label: {"total", "free", "sizes_mb"}}``: the number of all namespaces,
+    the number of free ones, and the list of their sizes in MiB."""
     by_label: dict[str, dict[str, Any]] = {}
     held_names = held_pmem_names(host) if host.settings.pmem_namespaces else set()
     for namespace in host_pmem_namespaces(host):
@@ -59,13 +61,14 @@ def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 
 def pmem_inventories(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return *facts*, the result of ``pmem_facts``, as inventories by resource class, for the claims of a cloud."""
+    """Convert *facts*, the result of ``pmem_facts``, to Placement inventories by resource class."""
     return {pmem_resource_class(label): make_inventory(counts["total"], counts["total"]) for label,
             counts in facts.items()}
 
 
 def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for labels with too few namespaces on this host, assigned or not."""
+    """Raise ``InvalidField`` if the host has, for a label that *want* requests, fewer PMEM namespaces than requested.
+    Namespaces in use count too."""
     requested, present_labels = requested_pmem_labels(want), [namespace.label
                                                               for namespace in host_pmem_namespaces(host)]
     for label in dict.fromkeys(requested):
@@ -79,9 +82,10 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
 
 def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_namespaces: list[Fields] | None = None) -> list[Fields]:
-    """Return a namespace for each label that *want* of the server *id* requests: one of *current_namespaces* if that
-    still exists on the host, otherwise a free one. Raises ``Conflict`` if none is free. The caller holds the lock
-    ``CHOICES`` until the document is written."""
+    """Return one PMEM namespace as ``{"label", "name", "clean"}`` for each label that the desired fields *want* of the
+    server *id* request. Namespaces in *current_namespaces* are used again if they still exist; the others are free
+    ones. Raises ``Conflict`` if too few are free. The caller holds the lock ``CHOICES`` until the document is written.
+    """
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -106,9 +110,9 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
 
 
 def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Choose the persistent memory of *desired*, whose hardware is known, and store it under ``FIELD``. *old*: the
-    formerly requested fields, whose namespaces are kept where possible. Raises ``Conflict``, and ``InvalidField`` for a
-    server that would be suspended with persistent memory."""
+    """Choose PMEM namespaces for the changed server *id* and store them in its new desired fields *desired*. *old*: the
+    previous desired fields, whose namespaces are used again if possible. Raises ``Conflict`` if too few are free, and
+    ``InvalidField`` if the server would be suspended, which PMEM does not allow."""
     if requested_pmem_labels(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has persistent memory, which would be saved "
                                     "with its RAM, and written over at the next start; stop it, or pause it", SUSPENDED)
@@ -123,8 +127,8 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
-    """Set in *want* free namespaces for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
+    """Replace the PMEM namespaces in *want* by free ones of this host, for the server *id* that migrates to it. Raises
+    ``Conflict`` if too few are free. The caller holds the lock ``CHOICES`` until the document is written."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):
@@ -132,9 +136,9 @@ def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the server's namespaces before its domain is defined or started: empty new ones, and after a change empty
-    and release the former ones; *keep* writes the document. Raises ``Conflict``, also if a namespace is gone that the
-    guest may have written to: another one would not have its data."""
+    """Prepare the server's PMEM namespaces before its domain is defined or started: erase newly assigned ones, and
+    erase and release those it no longer uses. *keep*: writes the document to disk. Raises ``Conflict`` if too few are
+    free, or if a namespace that may contain data of the guest is missing."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return
@@ -168,20 +172,20 @@ def _check_present(host: LocalHost, server: str, current_namespaces: list[Fields
 
 
 def guest_pmem(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...]:
-    """Return the persistent memory of the server's domain."""
+    """Return the PMEM devices for the libvirt domain of a server with the desired fields *want*."""
     by_name = {namespace.name: namespace for namespace in host_pmem_namespaces(host)} if want.get(FIELD) else {}
     return tuple(guest_device(by_name[namespace["name"]]) for namespace in want.get(FIELD) or ()
                  if namespace["name"] in by_name)
 
 
 def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
-    """Return the namespaces in *field* of *want* that the server's guest may have written to. The others were never
-    emptied, and hold earlier data."""
+    """Return the namespaces in *want[field]* that were erased for this server, so that its guest may have written to
+    them. The other namespaces still contain data of earlier users."""
     return [namespace for namespace in want.get(field) or () if namespace["clean"]]
 
 
 def _empty(host: LocalHost, to_empty: list[Fields]) -> None:
-    """Empty the namespaces *to_empty*, except those that the host does not have any more."""
+    """Erase the PMEM namespaces *to_empty*. Namespaces that the host no longer has are ignored."""
     paths = {namespace.name: namespace.path for namespace in host_pmem_namespaces(host)} if to_empty else {}
     for namespace in to_empty:
         if namespace["name"] in paths:
@@ -189,5 +193,5 @@ def _empty(host: LocalHost, to_empty: list[Fields]) -> None:
 
 
 def release_pmem(host: LocalHost, document: Document) -> None:
-    """Empty the namespaces of a server that is deleted."""
+    """Erase the PMEM namespaces of a server that is being deleted."""
     _empty(host, _written(document.want, FIELD) + _written(document.want, BEFORE))

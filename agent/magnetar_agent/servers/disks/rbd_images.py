@@ -47,30 +47,31 @@ _IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_
 
 
 def uses_rbd_images(want: Mapping[str, Any]) -> bool:
-    """Return whether a server with the fields *want* has RBD images as its own disks."""
+    """Return whether the root, ephemeral and swap disks of a server with the desired fields *want* are Ceph RBD images.
+    """
     return want.get("root_format") == RBD
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Return the total and the free bytes of the pool for new disks, which all hosts share."""
+    """Return the total and the free bytes of the Ceph pool for new disks. All hosts share this pool."""
     return host.hypervisor.rbd_room(root_pool.configured_root_pool(host, RBD).pool)
 
 
 def rbd_pool_of_server(host: LocalHost, document: Document) -> RbdPool:
-    """Return the pool of the server's disks."""
+    """Return the Ceph pool that contains the server's disks."""
     return host.hypervisor.rbd_pool(root_pool.root_pool_of_server(host, document, RBD).pool)
 
 
 def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """Return how QEMU reaches the disk *file*; ``None`` before the server has disks. Raises ``Conflict`` as
-    ``check_rbd_ownership`` does."""
+    """Return the network source (Ceph monitors, pool, image) from which QEMU opens the disk *file*; ``None`` if the
+    server has no disks yet. Raises ``Conflict`` if another host may be using the disks."""
     check_rbd_ownership(host, document)
     return rbd_pool_of_server(host, document).source(_name(document, file)) if NOTE in document.state else None
 
 
 def check_rbd_ownership(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` for a server whose disks may be another host's (``hand_over``): two guests on the same disks
-    would destroy their content."""
+    """Raise ``Conflict`` if the server's RBD images may be in use on another host, to which a migration moved it: two
+    guests that write to the same disks would destroy their content."""
     if uses_rbd_images(document.want) and NOTE not in document.state and any(
             _FILE.fullmatch(path.name) for path in server_folder(host, document.id).glob("disk*")):
         raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
@@ -78,13 +79,13 @@ def check_rbd_ownership(host: LocalHost, document: Document) -> None:
 
 
 def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
-    """Return the size of the disk *file* in bytes; ``None`` if it is gone."""
+    """Return the size of the disk *file* in bytes; ``None`` if its RBD image does not exist."""
     return rbd_pool_of_server(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Record in the document, before a disk is made, the pool of the server's disks and *base*, the SHA-256 of the
-    content under the root disk. Return the pool."""
+    """Return the Ceph pool for the server's disks, and store it in the server's document before the first disk is
+    created. *base*: SHA-256 of the image content that the root disk is cloned from, stored in the document too."""
     state = task.document.state
     note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
                                     "mark": uuid.uuid4().hex[:8]})
@@ -97,8 +98,8 @@ def _begin(task: Task, base: str | None = None) -> RbdPool:
 
 
 def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
-    """Make the disk *file* of the size *bytes*: empty or, with *label*, with an empty file system or a swap area
-    (``HypervisorDisks.make_disk``)."""
+    """Create the RBD image for the disk *file* with a size of *bytes*. With *label*, format it as swap area or file
+    system, as ``HypervisorDisks.make_disk`` does."""
     host, document = task.host, task.document
     pool, name = _begin(task), _name(document, file)
     _anew(pool, name, lambda: pool.make(name, bytes))
@@ -113,7 +114,8 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
-    """Make the disk *file* as a clone of the image's content, grown to the size *bytes*."""
+    """Create the RBD image for the disk *file* as a clone of the content of *image*, and grow it to *bytes*. The first
+    clone of a content uploads it to Ceph; *progress*: called with the uploaded and the total bytes."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
     pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
@@ -137,15 +139,16 @@ def _make_base(host: LocalHost, pool: RbdPool, base: str, image: Disk, progress:
 
 
 def _copy(host: LocalHost, pool: RbdPool, image: Disk, name: str, progress: Progress) -> None:
-    """Copy the disk *image* into the RBD image *name*, which is empty or holds parts of the same content."""
+    """Copy the disk *image* into the existing RBD image *name*. Zeros are not written: the RBD image must be empty or
+    contain an incomplete copy of the same disk."""
     place = pool.source(name)
     host.hypervisor.copy_into(image.path, image.format, Disk(Path(place.name), "", "raw", remote=place), progress,
                               blank=True)
 
 
 def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
-    """Call *work*, which creates the RBD image *name*. If a failed attempt has left an image of that name, remove it
-    and call *work* again."""
+    """Call *work*, which creates the RBD image *name*. If it raises ``Conflict`` because a failed attempt left such an
+    image, remove that image and call *work* again."""
     try:
         work()
     except Conflict:
@@ -160,12 +163,13 @@ def _complete(host: LocalHost, document: Document, file: str) -> None:
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
-    """Grow the disk *file* of a server that is off to the size *bytes*."""
+    """Grow the RBD image of the disk *file* to *bytes*. The server must be off."""
     rbd_pool_of_server(host, document).grow(_name(document, file), bytes)
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove the disks *files*, missing ones without an error; for each, first the file that marks it as complete."""
+    """Remove the RBD images of the disks *files* and their marker files in the server's folder. A marker file means
+    that the disk is complete, so it is renamed before its image is removed. Missing disks are ignored."""
     place = server_folder(host, document.id)
     for file in files:
         with suppress(FileNotFoundError):
@@ -177,7 +181,7 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove those of the server's disks that are not among *needed_files*: a killed agent may have left them."""
+    """Remove disks of the server that are not in *needed_files*: leftovers of an agent that was killed."""
     present_files = {path.name.removesuffix(GOING) for path in server_folder(host, document.id).iterdir()
                      if _FILE.fullmatch(path.name)}
     if stale_files := present_files.difference(needed_files):
@@ -185,7 +189,7 @@ def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> No
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove all disks with the server's name and mark."""
+    """Remove all RBD images of the server, also those that its document does not list."""
     if NOTE in document.state:
         pool, begins = rbd_pool_of_server(host, document), _name(document, "")
         for name in pool.names():
@@ -195,35 +199,38 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 
 def hand_over(document: Document) -> None:
-    """Forget the disks in *document*, whose server has moved to another host: this host then removes none of them."""
+    """Remove the reference to the RBD images from *document*, because its server has migrated to another host. After
+    this, deleting the document on this host does not remove the images."""
     if uses_rbd_images(document.want):
         document.state.pop(NOTE, None)
 
 
 def _forget_base(host: LocalHost, document: Document) -> None:
-    """Remove the base of the server's root disk, unless an image of this host has the same content or another server
-    uses the base."""
+    """Remove from Ceph the base image from which the server's root disk was cloned, unless an image on this host has
+    the same content or another server still uses the base image."""
     digest = document.state.get(NOTE, {}).get("base")
     if digest and digest not in _digests(host):
         rbd_pool_of_server(host, document).remove_base(BASE + digest)
 
 
 def forget_rbd_base(host: LocalHost, digest: str) -> None:
-    """Remove the base with the SHA-256 *digest* after an image with this content was removed from this host. A base
-    that servers use stays until the last of them is removed. If the pool cannot be used, do nothing."""
+    """Remove from Ceph the base image whose content has the SHA-256 *digest*, after an image with this content was
+    removed from this host. A base image that servers still use is removed after the last of them. If the Ceph pool
+    cannot be used, do nothing."""
     if root_pool.type_of(host, host.settings.root_pool) == RBD:
         with suppress(MagnetarError):
             host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).remove_base(BASE + digest)
 
 
 def _digests(host: LocalHost) -> set[str]:
-    """Return the SHA-256 of the content of each image of this host."""
+    """Return the SHA-256 hashes of the contents of all images on this host."""
     return {str((image.state.get("digests") or {}).get("sha256")) for image in host.documents.peek("image")}
 
 
 # Other hosts ------------------------------------------------------------------------------------------------------
 def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
-    """Return ``{"pool", "images"}``, with the names of the disks' RBD images, for the host to which the server moves.
+    """Return ``{"pool": name, "images": [RBD image name, …]}`` for the server's disks *files*, which the target host of
+    a migration needs. The pool is ``None`` if the server has no disks.
     """
     place = server_folder(host, document.id)
     note = document.state.get(NOTE) or {}
@@ -231,8 +238,8 @@ def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str
 
 
 def check_rbd_target(host: LocalHost, described: Fields) -> None:
-    """Raise ``Conflict`` if this host cannot reach the RBD images of a server that moves to it (*described* by
-    ``describe_rbd_images``)."""
+    """Raise ``Conflict`` if this host, the target of a migration, cannot reach the server's RBD images. *described*:
+    the result of ``describe_rbd_images`` on the source host."""
     name = described["pool"]
     if not name:  # it has none
         return
@@ -248,8 +255,8 @@ def check_rbd_target(host: LocalHost, described: Fields) -> None:
 
 
 def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
-    """Return the names of RBD images in the pool for new disks that belong to none of *servers*; empty if the pool
-    cannot be used. Each server is a triple (uuid, ``want``, ``state``)."""
+    """Return the names of server disks in the Ceph pool for new disks that belong to none of *servers*; empty if the
+    pool cannot be used. *servers*: triples (uuid, desired fields ``want``, ``state``)."""
     known_marks = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if uses_rbd_images(want)
                    and NOTE in state}
     with suppress(MagnetarError):  # a stopped pool lists nothing

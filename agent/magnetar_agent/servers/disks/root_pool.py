@@ -26,13 +26,15 @@ NOTE = "pool"
 
 
 def type_of(host: LocalHost, name: str | None) -> str | None:
-    """Return the type of the pool *name* in the settings; ``None`` if they do not have the pool."""
+    """Return the type (such as lvm or rbd) of the storage pool *name* in the settings; ``None`` if there is no such
+    pool."""
     return host.settings.pools.get(name or "", {}).get("type")
 
 
 def check_host(host: LocalHost, field: str, format: str) -> None:
-    """Raise ``InvalidField`` naming *field* if the settings name no pool for disks of this root *format*, and
-    ``Conflict`` if that pool cannot be used now."""
+    """Check that this host can store disks with the root format *format* (lvm or rbd). Raises ``InvalidField`` naming
+    *field* if the setting ``root_pool`` names no pool of this type, and ``Conflict`` if that pool cannot be used at
+    present."""
     if type_of(host, host.settings.root_pool) != format:
         raise InvalidField(field, f"cannot be {format} on host {host.name}: the agent's setting root_pool names no "
                                   f"pool of type {format} for it", format)
@@ -40,20 +42,21 @@ def check_host(host: LocalHost, field: str, format: str) -> None:
 
 
 def configured_root_pool(host: LocalHost, format: str) -> StoragePool:
-    """Return the pool for new disks of this root *format*, which the setting ``root_pool`` names."""
+    """Return the storage pool for new disks, which the setting ``root_pool`` names. Raises ``Conflict`` if its type is
+    not *format* (lvm or rbd)."""
     return find_root_pool(host, host.settings.root_pool, "new servers", format)
 
 
 def root_pool_of_server(host: LocalHost, document: Document, format: str) -> StoragePool:
-    """Return the pool of the server's disks, which have this root *format*. Raises ``Conflict`` if the settings do not
-    have the pool any more."""
+    """Return the storage pool that contains the server's disks. Raises ``Conflict`` if the settings do not have this
+    pool any more. *format*: the server's root format, lvm or rbd."""
     note = document.state.get(NOTE)
     return find_root_pool(host, note["name"] if note else host.settings.root_pool, f"server {document.name!r}", format)
 
 
 def find_root_pool(host: LocalHost, name: str | None, owner: str, format: str) -> StoragePool:
-    """Return the pool *name*, which has the disks of *owner*. Raises ``Conflict`` if the settings have no such pool for
-    the root *format*."""
+    """Return the storage pool *name*. Raises ``Conflict`` if the settings have no pool *name* of the type *format* (lvm
+    or rbd). *owner*: description of the disks' server for the error message."""
     with suppress(InvalidField):
         pool = pools.find_pool(host, name) if name else None
         if isinstance(pool, StoragePool) and type_of(host, name) == format:

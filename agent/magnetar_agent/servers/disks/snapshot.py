@@ -41,8 +41,9 @@ STOPPED, FROZEN, CRASH = "stopped", "frozen", "crash-consistent"
 
 def create_snapshot_image(host: LocalHost, document: Document, args: Fields, operation: Operation,
                           request: str) -> Fields:
-    """Make the image ``args["name"]``; return ``{"image": {id, name}, "consistency": …}``. The caller holds the
-    server's lock. A repeated call with the same *request* returns the image that was made."""
+    """Create an image from the server's root disk, and return ``{"image": {id, name}, "consistency": …}``. *args*: the
+    API arguments name, description, metadata and secret_uuid. *request*: id of the API request; a repeated request
+    returns the existing image. The caller holds the server's lock."""
     name = args["name"]
     with host.locks.hold("image", f"new {name.lower()}"):
         existing = next((image for image in host.documents.list("image") if image.name == name), None)
@@ -69,8 +70,8 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
 
 
 def clear_snapshot(host: LocalHost, document: Document) -> None:
-    """Remove what an interrupted ``create_snapshot_image`` left, if anything: the copy, the state field ``imaging``,
-    the image's document. The caller holds the server's lock."""
+    """Clean up after an interrupted ``create_snapshot_image``: abort the copy of the disk, and remove the copied file,
+    the incomplete image, and the state field ``imaging``. The caller holds the server's lock."""
     hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)
@@ -88,7 +89,8 @@ def _answer(image: Document) -> Fields:
 
 
 def _state(host: LocalHost, document: Document) -> str:
-    """Return the state of the server's domain. Raises ``Conflict`` if its root disk cannot be copied now."""
+    """Return the state of the server's libvirt domain, such as running. Raises ``Conflict`` if the root disk cannot be
+    copied at present."""
     domain, name = host.hypervisor.domain(document.id), document.name
     state = domain.state if domain else MISSING
     if document.want.get("rescue"):
@@ -106,7 +108,7 @@ def _state(host: LocalHost, document: Document) -> str:
 
 
 def _size(host: LocalHost, document: Document) -> int:
-    """Return the size of the root disk in bytes."""
+    """Return the size in bytes of the server's root disk, which may be a volume."""
     item = root_block_device(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
@@ -115,9 +117,9 @@ def _size(host: LocalHost, document: Document) -> int:
 
 
 def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
-    """Return the root disk to copy: a disk of the server, or a volume, perhaps of another host. Raises ``Conflict`` if
-    no image can be made of it. *secret*: the uuid of the key in the cloud's key manager with which the image of an
-    encrypted disk is encrypted."""
+    """Return the server's root disk, a local disk or a volume. Raises ``Conflict`` if no image can be created from it.
+    *secret*: uuid of the key in the key manager (Barbican) that will encrypt the image of an encrypted disk; ``None``
+    for no key."""
     item = root_block_device(document.want)
     root = spec.arranged_disks(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
@@ -136,8 +138,8 @@ def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
 
 
 def _described(host: LocalHost, document: Document, args: Fields) -> Document:
-    """Return the document of the new image, which makes guests boot as the server does and has the properties that Nova
-    gives snapshots. *args*: the arguments of ``create_snapshot_image``."""
+    """Return a new document for the snapshot image, with the properties that Nova sets on snapshots. The image boots as
+    the server does (machine type, kernel, ramdisk). *args*: the arguments of ``create_snapshot_image``."""
     base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
                             "disk_format": "qcow2", "checksum": None}
@@ -169,8 +171,9 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
           secret: str | None) -> str:
-    """Copy the root disk to *path*, and return how consistent the copy is: ``STOPPED``, ``FROZEN`` or ``CRASH``.
-    *state*: the domain's. *secret*: as for ``_root``."""
+    """Copy the server's root disk to the file *path*. Return the consistency of the copy: ``STOPPED``, ``FROZEN`` or
+    ``CRASH``. *state*: state of the libvirt domain. *secret*: uuid of the key that will encrypt the image, see
+    ``_root``."""
     hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
     if root.key and state not in (OFF, SUSPENDED):
         raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "

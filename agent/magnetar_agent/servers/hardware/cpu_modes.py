@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
-    """Return the CPU mode of a guest with this *hardware* and *virt_type* (kvm, qemu); ``None`` if the settings name
-    none. Guests of another architecture than the host's do not follow the settings. Raises ``Conflict`` if no model of
-    the settings suits."""
+    """Return the CPU mode for a guest with this *hardware* and *virt_type* (kvm or qemu), from the agent's settings;
+    ``None`` if they set no CPU mode. An emulated guest of another CPU architecture gets a fixed mode instead. Raises
+    ``Conflict`` if no CPU model in the settings has the traits that *hardware* requires."""
     if virt_type == "qemu" and (architecture := hardware.get(architectures.FIELD)):
         model = architectures.CPU_MODELS[architecture]
         return CpuMode(CUSTOM, model) if model else CpuMode(NONE)
@@ -46,8 +46,8 @@ def _mode(settings: AgentSettings, virt_type: str) -> str | None:
 
 
 def _model(host: LocalHost, required_traits: Collection[str], virt_type: str) -> str:
-    """Return the first model of the settings that this host can provide and that has the *required_traits*.
-    *virt_type*: kvm or qemu. Raises ``Conflict`` if there is none."""
+    """Return the first CPU model in the settings that this host supports and that has the *required_traits*.
+    *virt_type*: kvm or qemu. Raises ``Conflict`` if there is no such model."""
     settings = host.settings
     models = _usable(settings, host.hypervisor, virt_type)
     if not models:
@@ -72,7 +72,8 @@ def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Return whether the settings now give the *domain* another CPU mode than the one that it was defined with."""
+    """Return whether a change of the settings gives the *domain* a different CPU mode from the mode that it was defined
+    with."""
     try:
         cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:
@@ -81,9 +82,9 @@ def is_other(host: LocalHost, domain: Domain) -> bool:
 
 
 def guest_cpu_features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> Collection[str]:
-    """Return the features of the CPU of guests on this host; with ``cpu_models`` the features of all models, as in
-    Nova. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under KVM, and so can have the features of the
-    host's CPU."""
+    """Return the CPU features (flags) of guests on this host. With the setting ``cpu_models``, these are the features
+    of all listed models together, as in Nova. *facts*: the result of ``LocalHypervisor.host``. *kvm*: whether guests
+    run under KVM and can therefore have the features of the host's CPU."""
     settings, host_features = host.settings, (facts.get("cpu_info") or {}).get("features") or ()
     virt_type = "kvm" if kvm else "qemu"
     mode = _mode(settings, virt_type)
@@ -105,8 +106,8 @@ def guest_cpu_features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> 
 
 
 def check_cpu_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a CPU mode that this host cannot give its guests. If libvirt does not answer, only
-    log that: a start of a guest reports such a mode later."""
+    """Raise ``InvalidSettings`` if this host cannot provide the CPU mode or models in the settings. If libvirt does not
+    answer, only log a warning: starting a guest reports the error later."""
     mode = settings.cpu_mode
     if mode in (None, NONE):
         return

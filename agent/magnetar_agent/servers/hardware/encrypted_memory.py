@@ -28,23 +28,24 @@ def _encryption_model(want: Mapping[str, Any]) -> str:
 
 
 def _max_encrypted_guests(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many servers with encrypted memory the host can have: the sum of the limits in *capabilities* (the
-    host's field ``memory_encryption``), or the setting's number if that is smaller."""
+    """Return the maximum number of servers with encrypted memory (SEV) on this host: the sum of the limits in
+    *capabilities* (the host's field ``memory_encryption``), or the setting ``num_memory_encrypted_guests`` if that is
+    smaller."""
     configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
                                                                        for capability in capabilities.values())
     return min(whole, MOST) if configured is None else min(configured, whole)
 
 
 def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inventory of the CPU's keys for encrypted memory, for the claims of a cloud; empty if the CPU has
-    none. *facts*: the host's fields."""
+    """Return the Placement inventory of the CPU's memory encryption keys, as ``{resource class: inventory}``; empty if
+    the CPU has none. *facts*: the host's fields."""
     most = _max_encrypted_guests(host, facts.get("memory_encryption") or {})
     return {MEMORY_KEY: make_inventory(most, 1)} if most else {}
 
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Raise ``InvalidField`` if *desired* would be suspended with encrypted memory, and ``Conflict`` if the host has no
-    key left for its memory. *old*: the formerly requested fields."""
+    """Check the changed fields *desired* of the server *id*. Raises ``InvalidField`` if a server with encrypted memory
+    would be suspended, and ``Conflict`` if the host has no free encryption key. *old*: the fields before the change."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)
@@ -53,8 +54,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the host has no key left for the server *id* with the fields *want*. Servers that are off
-    count too. The caller holds the lock ``CHOICES`` until the document is written."""
+    """Raise ``Conflict`` if *want* requests encrypted memory for the server *id* and the host has no free encryption
+    key. Servers that are off also use keys. The caller holds the lock ``CHOICES`` until the document is written."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]
@@ -69,7 +70,7 @@ def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
 
 
 def check_encrypted_memory_live(want: Mapping[str, Any]) -> None:
-    """Raise ``Conflict`` for a server with encrypted memory: it cannot move while its guest runs."""
+    """Raise ``Conflict`` if the server has encrypted memory, because such a server cannot be live-migrated."""
     if _encryption_model(want):
         raise Conflict("The memory of the server is encrypted (hardware.mem_encryption), and no other host could read "
                        "it. Migrate it cold.")

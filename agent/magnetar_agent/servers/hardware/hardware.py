@@ -39,9 +39,9 @@ _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 
 
 def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
-    """Set ``hardware``, ``virt_type`` and ``machine`` of *desired*, whose flavor and *image* are known. *old*: the
-    formerly requested fields. *virt_type*: as requested; guests of another architecture are emulated. Raises
-    ``InvalidField``."""
+    """Set ``hardware``, ``virt_type`` and ``machine`` in *desired*, the new desired fields of a server, from its
+    flavor, its *image* and the request. *old*: the desired fields before the change; empty for a new server.
+    *virt_type*: the requested one. Raises ``InvalidField``."""
     requested_by, requested, had = {**old.get(ASKED, {})}, desired.get("hardware") or {}, old.get("hardware") or {}
     if desired["flavor"] != old.get("flavor"):
         requested_by["flavor"] = parse_hardware_specs(_specs(host, desired["flavor"]), BY_SPEC)
@@ -72,8 +72,8 @@ def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Docu
 
 
 def _emulate(host: LocalHost, desired: Fields, virt_type: str) -> None:
-    """Set ``virt_type`` of *desired* to qemu for a guest of another architecture than the host's. Raises
-    ``InvalidField`` if the request says kvm."""
+    """Set ``virt_type`` in *desired* to qemu if the guest has another CPU architecture than the host. Raises
+    ``InvalidField`` if the requested *virt_type* is kvm."""
     architecture = architectures.FIELD in desired["hardware"] and architectures.emulated_architecture(
         desired["hardware"], host.hypervisor.host())
     if not architecture:
@@ -109,8 +109,8 @@ def _check_host(host: LocalHost, desired: Fields) -> None:
 
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
-    """Raise ``InvalidField`` if the CPU of guests of this *virt_type* (kvm, qemu) lacks features that *hardware*
-    requires, and ``Conflict`` if none of the agent's CPU models has all of them."""
+    """Raise ``InvalidField`` if the CPU of guests of this *virt_type* (kvm or qemu) lacks traits that *hardware*
+    requires, and ``Conflict`` if none of the CPU models in the agent's settings has all of them."""
     required_traits = hardware.get(CPU_TRAITS)
     if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
@@ -120,8 +120,8 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Set the NIC model of *desired*'s hardware on those NICs of *desired* that have the default model or the former
-    hardware's model. *old*: the server's fields before the change."""
+    """Set the NIC model of the server's hardware on each NIC in *desired* that has the default model (virtio) or the
+    previous hardware's model. *desired*, *old*: the server's fields after and before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):
@@ -132,8 +132,9 @@ def choose_nic_models(desired: Fields, old: Fields) -> None:
 
 
 def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
-    """Raise ``InvalidField`` for extra specs of the named *flavor* that would have no effect. Unnamed sizes have none,
-    and conductors check the flavors that they send."""
+    """Raise ``InvalidField`` if the *flavor* has extra specs that are invalid, have no effect, or require traits that
+    this host lacks. A flavor without a name (sizes in the request, or sent by a conductor) has no extra specs to check.
+    """
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
         specs = document.want["extra_specs"]
@@ -148,9 +149,9 @@ def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
 
 
 def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str) -> None:
-    """Raise ``InvalidField`` if one server of this *flavor* needs more CPUs, memory or disk than the whole host has,
-    times the allocation ratios of the settings. What other servers use is left to the scheduler. *backed*: whether the
-    root disk is a volume. *root_format*: tells where the server's own disks are."""
+    """Raise ``InvalidField`` if one server of this *flavor* needs more CPUs, memory or disk than the empty host has,
+    multiplied by the allocation ratios of the settings. *backed*: whether the root disk is a volume, which needs no
+    local disk. *root_format*: the format of local disks, such as qcow2 or lvm."""
     facts, settings = host.hypervisor.host(), host.settings
     disk = 0 if backed else flavor["disk"]
     for resource, requested, unit, capacity, ratio in (
@@ -165,7 +166,8 @@ def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str)
 
 
 def check_image(host: LocalHost, image: Document) -> None:
-    """Raise ``InvalidField`` for an *image* that does not suit this host, and for properties that would have no effect.
+    """Raise ``InvalidField`` if the *image* is not suitable for this host, or has properties that are invalid or have
+    no effect.
     """
     properties: dict[str, Any] = image.want["properties"]
     if not properties:
@@ -181,8 +183,8 @@ def check_image(host: LocalHost, image: Document) -> None:
 
 
 def _check_traits(host: LocalHost, field: str, document: Document, requirements: traits.Asked) -> None:
-    """Raise ``InvalidField`` for *field* if the host does not meet *requirements*, the required and forbidden traits of
-    *document* (a flavor or image)."""
+    """Raise ``InvalidField`` naming *field* if the host does not satisfy *requirements*, the required and forbidden
+    traits of *document* (a flavor or image)."""
     if not any(requirements):
         return
     facts = host.hypervisor.host()

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
-    """Replace the ``machine`` of *desired*, which has its ``hardware``, by a version that this host's QEMU has. *old*:
-    the formerly requested fields; its machine stays if *desired* requests the same. Raises ``InvalidField`` for a
-    machine type that QEMU lacks."""
+    """Set ``machine`` in *desired* to a versioned machine type that this host's QEMU has, such as pc-q35-8.2.
+    *desired*: the server's new fields. *old*: its fields before the change, whose version stays if the machine type is
+    the same. Raises ``InvalidField`` for a machine type that QEMU lacks."""
     if old and machines.is_same_machine(desired["machine"], old["machine"]):
         desired["machine"] = old["machine"]
         return
@@ -43,14 +43,15 @@ def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
 
 
 def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
-    """Map each machine type for guests of this *architecture* to its version. *facts*: the host's fields."""
+    """Return ``{machine type: versioned machine type}`` for guests of this CPU *architecture*. *facts*: the host's
+    fields."""
     versions: Mapping[str, str] = facts["machine_types"].get(architecture, {})
     return versions
 
 
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
-    """Return the default machine type for guests of this *architecture*: the type that the settings name, if it can
-    have the *hardware*, otherwise the agent's own default."""
+    """Return the default machine type for guests of this CPU *architecture*: the type in the setting
+    ``hw_machine_type`` if it supports the *hardware*, otherwise the built-in default."""
     machine = _settings(settings).get(architecture)
     if machine is not None:
         with suppress(InvalidField):
@@ -64,8 +65,8 @@ def _settings(settings: AgentSettings) -> dict[str, str]:
 
 
 def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` if this host's QEMU lacks the default machine type that the settings name for an
-    architecture. If libvirt does not answer, check nothing: creating a server reports such a machine type later."""
+    """Raise ``InvalidSettings`` if this host's QEMU lacks a machine type that the setting ``hw_machine_type`` names. If
+    libvirt does not answer, only log a warning: creating a server reports the error later."""
     if not settings.hw_machine_type:
         return
     try:
@@ -81,8 +82,8 @@ def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor)
 
 
 def record_machine_versions(host: LocalHost, domains: Mapping[str, Domain]) -> None:
-    """Store the machine version, from the *domains*, in the documents of servers that an earlier agent created without
-    one."""
+    """Store the versioned machine type in the documents of servers that lack it because an older agent created them.
+    *domains*: libvirt's domains by server uuid, which have the version."""
     for server in host.documents.peek("server"):
         domain = domains.get(server.id)
         if machines.is_versioned(server.want.get("machine", "")) or domain is None or not domain.owned:

@@ -31,46 +31,47 @@ FIELD, BEFORE = "mdev", "mdev_before"
 
 
 def requests_vgpu(want: Mapping[str, Any]) -> bool:
-    """Return whether a server with the fields *want* requests a virtual GPU."""
+    """Return whether a server with the desired fields *want* requests a virtual GPU."""
     return bool((want.get("hardware") or {}).get("vgpus"))
 
 
 def divisible_devices(host: LocalHost) -> list[MdevParent]:
-    """Return the devices of the host that can be divided."""
+    """Return the PCI devices of the host that can be divided into mediated devices (vGPUs)."""
     return mdev_parents(host.settings.sysfs, host.settings.enabled_mdev_types)
 
 
 def _taken(host: LocalHost, parent: MdevParent, excluded_server: str = "") -> int:
-    """Return how many mediated devices of *parent* are taken, by servers or by other programs, not counting
-    that of the server *excluded_server*."""
+    """Return the number of mediated devices of the PCI device *parent* that servers or other programs use. The device
+    of the server *excluded_server* (a uuid) is not counted."""
     part_ids = {part["uuid"] for want in placement.fields_of_holders(host, excluded_server) for name in (FIELD, BEFORE)
                 if (part := want.get(name)) and part["parent"] == parent.address}
     return len(part_ids | parent.made - {_uuid(excluded_server)})
 
 
 def _uuid(server: str) -> str:
-    """Return the uuid of a server's mediated device. It is computed from the server's uuid, so it is not stored."""
+    """Return the uuid of a server's mediated device, which is computed from the uuid of the *server*."""
     return str(uuid.uuid5(uuid.UUID(server), "mdev")) if server else ""
 
 
 def mdev_facts(host: LocalHost, mdev_devices: Sequence[MdevParent]) -> dict[str, Any]:
-    """Return the host's field ``mdevs``: an item for each of *mdev_devices* (``divisible_devices``) with its type, and
-    the numbers of all and of free parts."""
+    """Return ``{"mdevs": [{parent, type, total, free, …}, …]}`` for *mdev_devices*, the result of
+    ``divisible_devices``: ``total`` and ``free`` are the numbers of all and of free mediated devices. The agent reports
+    this as a field of the host."""
     return {"mdevs": [{"parent": device.address, "type": device.type, "numa_node": device.node, "total": device.total,
                        "free": max(0, device.total - _taken(host, device)), "provider": _provider(device.address),
                        **({"traits": list(device.traits)} if device.traits else {})} for device in mdev_devices]}
 
 
 def _provider(address: str) -> str:
-    """Return the name of the resource provider of the divisible device at the PCI *address*: libvirt's name of the
-    device, as in Nova."""
+    """Return the name of the Placement resource provider for the PCI device at *address*: libvirt's name of the device,
+    as in Nova."""
     return f"pci_{re.sub('[:.]', '_', address)}"
 
 
 def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
                    above: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return an item of the host's field ``providers`` for each of *mdev_devices*, with its inventory of virtual GPUs
-    and the servers that hold one. *above*: the name of each NUMA cell's provider."""
+    """Return a Placement resource provider for each of *mdev_devices*, with the inventory of its vGPUs and the servers
+    that use them. *above*: ``{NUMA cell: name of its resource provider}``, the parent providers."""
     by_address: dict[str, dict[str, Any]] = {}
     for device in mdev_devices:
         inventory = {"total": device.total, "reserved": 0, "max_unit": device.total}
@@ -83,17 +84,17 @@ def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
 
 
 def mdev_totals(host: LocalHost) -> dict[str, Any]:
-    """Return the host's field ``mdevs`` as ``mdev_facts`` does, but with all parts counted as free."""
+    """Return the result of ``mdev_facts`` for this host with all mediated devices counted as free, to check whether the
+    host can provide a vGPU at all."""
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 
 def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_device: Mapping[str, str] | None = None) -> dict[str,
                                                                          str]:
-    """Return the mediated device for the server *id* with the fields *want*; empty if they request none. It is a part
-    of the parent in *current_device*, the device that the server has now, or of the first device with a free part, near
-    the server's NUMA cells if possible. The caller holds the lock ``CHOICES`` until the document is written. Raises
-    ``Conflict``."""
+    """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
+    they request none. The parent of *current_device* is preferred, then a parent near the server's NUMA cells. The
+    caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -112,9 +113,9 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
 
 
 def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Choose the virtual GPU of *desired*, whose hardware and placement are known, and store it under ``FIELD``. *old*:
-    the formerly requested fields. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with a
-    virtual GPU."""
+    """Choose the vGPU for the changed server *id* and store it in its new fields *desired*, in which hardware and
+    placement are already set. *old*: the fields before the change. Raises ``Conflict`` if no vGPU is free, and
+    ``InvalidField`` if the server would be suspended, which a vGPU does not allow."""
     if requests_vgpu(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has a virtual GPU, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
@@ -129,8 +130,8 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Set in *want* a mediated device for the server *id*, which comes from another host, if it requests one. The
-    caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
+    """Replace the vGPU in *want* by a free one of this host, for the server *id* that migrates to it. The caller holds
+    the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):
@@ -138,8 +139,9 @@ def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_mdev(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Create the server's mediated device, and remove a former one, before the server's domain is defined or started.
-    If the device that it is a part of is gone, choose another one. *keep* writes the document. Raises ``Conflict``."""
+    """Before the server's domain is defined or started, create its mediated device and remove the previous one. If the
+    parent PCI device no longer exists, another one is chosen. *keep*: writes the document to disk. Raises ``Conflict``
+    if no vGPU is free."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requests_vgpu(want):
         return
@@ -171,6 +173,6 @@ def _replace_mdev(host: LocalHost, id: str, desired: Mdev | None) -> None:
 
 
 def remove_server_mdev(host: LocalHost, document: Document) -> None:
-    """Remove the mediated device of a server that is deleted."""
+    """Remove the mediated device of a server that is being deleted."""
     if FIELD in document.want or BEFORE in document.want:
         _replace_mdev(host, document.id, None)

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 def guest_memory_total(host: LocalHost) -> int:
-    """Return the MiB for guests of this host: the setting's, if their memory is in files; otherwise the host's memory.
+    """Return the MiB of memory that guests of this host may use: the setting ``file_backed_memory`` if it is set,
+    otherwise the host's memory.
     """
     return host.settings.file_backed_memory or int(host.hypervisor.host()["memory_mb"])
 
 
 def check_file_memory(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the memory in files is not enough for the server *id* with the fields *want* and all other
-    servers, even those that are off. The caller holds the lock ``CHOICES`` until the document is written."""
+    """Raise ``Conflict`` if the memory in the setting ``file_backed_memory`` is not enough for the server *id* with the
+    desired fields *want* and all other servers, including those that are off. The caller holds the lock ``CHOICES``
+    until the document is written."""
     most = host.settings.file_backed_memory
     if not most:
         return

@@ -59,15 +59,15 @@ USED = "used_devices"
 
 
 def assignable_devices(host: LocalHost) -> list[PciDevice]:
-    """Return the devices that servers may have, assigned or not."""
+    """Return the PCI devices of this host that servers may use, including those in use."""
     specs = host.settings.pci_device_spec
     serials = host.hypervisor.card_serials() if any(map(is_remote, specs)) else {}
     return allowed_devices(host.settings.sysfs, specs, serials)
 
 
 def promised_bandwidths(host: LocalHost) -> dict[str, dict[str, int]]:
-    """Return the bandwidths (kbit/s) that the host promises to ports: by place (a physical network, or a card in it),
-    then by direction."""
+    """Return the bandwidths that the host guarantees to ports, in kbit/s: ``{physical network, or card in it:
+    {direction: bandwidth}}``."""
     return bandwidth.parse_bandwidth_setting(host.settings.resource_provider_bandwidths)
 
 
@@ -79,7 +79,8 @@ def _used(host: LocalHost) -> set[str]:
 
 
 def needed_pci_devices(want: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many devices a server with the fields *want* needs, by alias or physical network."""
+    """Return how many PCI devices a server with the desired fields *want* needs: ``{alias or physical network:
+    number}``."""
     requested = requested_aliases(want)
     for nic in device_nics(want):
         name = nic_devices_name(nic)
@@ -88,33 +89,33 @@ def needed_pci_devices(want: Mapping[str, Any]) -> dict[str, int]:
 
 
 def requested_aliases(want: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many devices a server with the fields *want* needs, by alias."""
+    """Return how many PCI devices a server with the desired fields *want* requests by alias: ``{alias: number}``."""
     text = (want.get("hardware") or {}).get("pci_alias")
     return parse_alias_counts(text) if text else {}
 
 
 def device_nics(want: Mapping[str, Any]) -> list[Fields]:
-    """Return the server's NICs that are devices of the host: virtual functions, or whole cards."""
+    """Return the server's NICs that are PCI devices of the host: SR-IOV virtual functions, or whole cards."""
     return [nic for nic in want.get("networks") or () if nic.get("physical_network")]
 
 
 def are_by_name(want: Mapping[str, Any]) -> bool:
-    """Return whether the server's domain refers to devices by their names on the host, which may change when the host
-    boots."""
+    """Return whether the server's domain refers to PCI devices by their network or vDPA device names, which may change
+    when the host reboots."""
     return any(nic.get("vnic_type") in (MACVTAP, VDPA) for nic in device_nics(want))
 
 
 def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Return triples: the holder of devices (an alias, or the MAC of a NIC), the name of the devices that it requests,
-    and their number."""
+    """Return the PCI devices that a server requests as triples: the alias, or the MAC of the NIC; the alias or physical
+    network that a device must have; the number of devices."""
     return [*((alias, alias, count) for alias, count in sorted(requested_aliases(want).items())),
             *sorted((nic["mac"], nic_devices_name(nic), 1) for nic in device_nics(want))]
 
 
 def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, pulls: bool) -> None:
-    """Raise ``Conflict`` if a server with the devices of *want* cannot move to this host while its guest runs.
-    *source_can*: whether the source's agent replaces the devices by those of this host; *pulls*: whether that agent
-    unplugs NICs that are devices from the guest."""
+    """Raise ``Conflict`` if a server with the PCI devices in *want* cannot be live-migrated to this host. *source_can*:
+    whether the source's agent can replace the devices by those of this host. *pulls*: whether the source's agent can
+    unplug SR-IOV NICs from the guest."""
     if device_nics(want) and not pulls:
         macs = ", ".join(nic["mac"] for nic in device_nics(want))
         raise Conflict(f"The server has NICs that are devices of its host ({macs}), which cannot move while the guest "
@@ -129,22 +130,22 @@ def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, p
 
 
 def held_pci_addresses(host: LocalHost, excluded_server: str = "") -> set[str]:
-    """Return the addresses of devices of servers on this host, and of servers that move to it, except those of the
-    server *excluded_server*.
+    """Return the addresses of PCI devices assigned to servers on this host or to servers that are migrating to it. The
+    server with the uuid *excluded_server* is ignored.
     """
     return {address for want in placement.fields_of_holders(host, excluded_server)
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
 def _taken(device: PciDevice, held_addresses: Container[str]) -> bool:
-    """Return whether the *device*, or its parent, is among the addresses *held_addresses* of devices of servers: a card
-    is assigned whole or by its virtual functions."""
+    """Return whether *device*, or the card that it is a virtual function of, is in *held_addresses*, the addresses of
+    assigned PCI devices."""
     return device.address in held_addresses or device.parent in held_addresses
 
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
     """Return the host's fields ``pci_devices`` (numbers of all and of free devices by alias) and ``pci_pools`` (the
-    same by pool) for *pci_devices*. A used one-time device without a server is left out, so that it is not claimed."""
+    same numbers by group of similar devices). One-time devices that are used up are not counted."""
     aliases = host.settings.pci_alias
     pci_devices = pci_devices if aliases or any(device.nic_names for device in pci_devices) else ()
     held_addresses, used, places = (held_pci_addresses(host), _used(host),
@@ -170,9 +171,9 @@ def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, An
 
 
 def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the items of the host's field ``providers`` for *pci_devices*: one for each device, but only one for all
-    virtual functions of a parent. A one-time device counts as reserved after its first use. *above*: the provider of
-    each NUMA cell."""
+    """Return the Placement resource providers for *pci_devices*: one for each device, but one for all virtual functions
+    of a card. A one-time device counts as reserved after its first use. *above*: ``{NUMA cell: name of its resource
+    provider}``, the parent providers."""
     used = _used(host)
     by_address = {device.address: device for device in pci_devices}
     by_provider: dict[str, dict[str, Any]] = {}
@@ -195,14 +196,15 @@ def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapp
 
 
 def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return the host's field ``pci_devices`` (numbers by alias), with all devices counted as free."""
+    """Return the host's field ``pci_devices`` (numbers by alias) with all devices counted as free, to check whether the
+    host has enough devices at all."""
     return {name: {**counted, "free": counted["total"]} for name,
             counted in pci_facts(host, assignable_devices(host))["pci_devices"].items()}
 
 
 def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
-    """Return a weight for each NUMA cell (``preferred_cells``), from the free devices that the server *id* with the
-    fields *want* needs."""
+    """Return ``{NUMA cell: weight}``: the host's NUMA cells near free PCI devices that the server *id* with the desired
+    fields *want* needs have a higher weight. Used to place the server near its devices."""
     if not host.settings.pci_device_spec or placement.placement_needs(want) is None:
         return {}
     taken = held_pci_addresses(host, id) | _used(host)
@@ -215,10 +217,10 @@ def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "
 def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
                        current_devices: Mapping[str, str] | None = None,
                        fixed: bool = False) -> dict[str, str]:
-    """Return the devices (holder by address) for the server *id* with the fields *want*: those of *current_devices*
-    that still exist, then the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case,
-    since its guest may use them. The caller holds the lock ``CHOICES`` until the document is written. Raises
-    ``Conflict``."""
+    """Return the PCI devices for the server *id* with the desired fields *want* as ``{address: alias or MAC of the
+    NIC}``. *current_devices*, in the same form, are preferred, then free devices near the server's NUMA cells. *fixed*:
+    never replace a current device, because the guest may be using it. The caller holds the lock ``CHOICES`` until the
+    document is written. Raises ``Conflict`` if too few are free."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(current_devices or ()))
@@ -251,9 +253,10 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str],
                      current_devices: Mapping[str, str]) -> list[list[str]]:
-    """Reduce *units*, the candidates (addresses) for each requested device, so that a holder keeps its devices in
-    *current_devices* (holders by address): such a device becomes the only candidate of one request, and is no candidate
-    of any other. Return the candidates. *of*: the holder of each request."""
+    """Reduce the candidates so that requests get the PCI devices that they already have in *current_devices*
+    (``{address: alias or MAC}``). *units*: for each requested device, the addresses of suitable devices. *of*: for each
+    requested device, its alias or MAC. Returns *units* in which such a device is the only candidate of its request and
+    removed from all other requests."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if current_devices.get(address) == holder])
@@ -284,9 +287,9 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 
 
 def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Choose the PCI devices of *desired*, whose hardware and placement are known, and store them under ``FIELD``.
-    *old*: the formerly requested fields. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended
-    with devices other than NICs."""
+    """Choose the PCI devices for the changed server *id* and store them in its new fields *desired*, in which hardware
+    and placement are already set. *old*: the fields before the change. Raises ``Conflict`` if too few devices are free,
+    and ``InvalidField`` if the server would be suspended with PCI devices other than NICs."""
     had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
     desired.pop(FIELD, None)
     desired.pop(BEFORE, None)
@@ -304,10 +307,9 @@ def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str)
 
 
 def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> None:
-    """Write into the document *want* the MAC address of each network card that the guest gets as a whole.
-
-    Once the guest has a card, the host cannot read its address. *known_macs*: the addresses noted earlier, for such
-    cards."""
+    """Store in the server's fields *want* the MAC address of each whole network card that is passed to the guest. The
+    host cannot read the address of a card that a guest uses: for such a card, take it from *known_macs* (``{PCI
+    address: MAC}``)."""
     whole_cards = {nic["mac"] for nic in device_nics(want) if nic.get("vnic_type") == WHOLE}
     macs = {address: mac_address(host.settings.sysfs, address) or known_macs.get(address, "")
             for address, holder in (want.get(FIELD) or {}).items() if holder in whole_cards} if whole_cards else {}
@@ -316,8 +318,8 @@ def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> 
 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
-    """Set in *want* PCI devices for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
+    """Replace the PCI devices in *want* by free ones of this host, for the server *id* that migrates to it. The caller
+    holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):
@@ -326,13 +328,14 @@ def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields of *want* that the choice of PCI devices depends on."""
+    """Return the values in *want* that determine the choice of PCI devices. If they are unchanged, no new choice is
+    necessary."""
     return _holders(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
 def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the server's devices before its domain is defined or started: release former devices after a change, and
-    replace devices that are gone. *keep* writes the document. Raises ``Conflict``."""
+    """Before the server's domain is defined or started, release PCI devices that it no longer uses and replace devices
+    that no longer exist. *keep*: writes the document to disk. Raises ``Conflict`` if too few devices are free."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not needed_pci_devices(want):
         return
@@ -353,10 +356,9 @@ def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], 
 
 
 def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> None:
-    """Update the devices in *want* (``FIELD``, ``BEFORE``) after NICs were plugged and unplugged; the caller writes the
-    document. If this *failed*, the guest may have former and new NICs, and devices of the former ones have precedence.
-    A device of a removed NIC that is still *present* in the guest (by address) stays assigned until the guest is off or
-    has released it."""
+    """Update the assigned PCI devices in *want* after NICs were plugged into or unplugged from the running guest; the
+    caller writes the document. *failed*: whether plugging failed; previous devices then have priority over new ones.
+    *present*: addresses of PCI devices that the guest still has; they stay assigned even if their NICs were removed."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in device_nics(want)}
     retained = {**{address: holder for address, holder in now.items() if not is_nic_holder(holder)}}
@@ -371,7 +373,8 @@ def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> Non
 
 
 def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
-    """Record that the one-time devices among *made* are used, before the guest has them."""
+    """Store on disk that the one-time devices in *made* (``{PCI address: alias or MAC}``) are used. Called before the
+    guest gets them."""
     for device in assignable_devices(host) if made else ():
         if device.once and device.address in made:
             folder = host.settings.state_dir / USED
@@ -381,13 +384,14 @@ def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
 
 
 def guest_pci_devices(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:
-    """Return the PCI devices of a server's domain, without NICs, ordered by alias: a live migration replaces them one
-    by one by the target's devices. A device that is gone is included, so that libvirt reports it."""
+    """Return the PCI devices of a server's domain, except NICs, ordered by alias: a live migration replaces them in
+    this order by the target's devices. Missing devices are included, so that libvirt reports the error."""
     return tuple(device for holder, device in _assigned_devices(host, want) if not is_nic_holder(holder))
 
 
 def devices_of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """Return the PCI devices that are NICs of a server with the fields *want*, by the NIC's MAC."""
+    """Return the PCI devices that are NICs of a server with the desired fields *want*, as ``{MAC of the NIC: device}``.
+    """
     return dict(_assigned_devices(host, want)) if device_nics(want) else {}
 
 
@@ -399,12 +403,14 @@ def _assigned_devices(host: LocalHost, want: Mapping[str, Any]) -> list[tuple[st
 
 
 def bare_devices_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """Return the result of ``devices_of_nics`` without reading the host: the devices have only their addresses."""
+    """Return the PCI devices assigned in *want*, as ``{MAC of the NIC, or alias: device}``, without reading the host.
+    Only the addresses of the devices are set."""
     return {holder: PciDevice(address, "", "", -1) for address, holder in (want.get(FIELD) or {}).items()}
 
 
 def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
-    """Return the MAC that the guest sees: the NIC's own, or the card's if it is a whole card."""
+    """Return the MAC address that the guest sees for *nic*: the card's address if the NIC is a whole network card,
+    otherwise the address of the port."""
     macs: Mapping[str, str] = want.get(MACS) or {}
     address = next((pci_address for pci_address, holder in (want.get(FIELD) or {}).items() if holder == nic["mac"]),
                    "") if macs else ""
@@ -412,8 +418,8 @@ def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
 
 
 def nic_device_facts(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, Any]]:
-    """Return the server's field ``devices``: by MAC, facts about its NICs that are devices of the host. *look*:
-    ``assignable_devices``, called only for a server that has such NICs."""
+    """Return the server's field ``devices``: ``{MAC: {pci_slot, pci_vendor_info, …}}`` for its NICs that are PCI
+    devices. *look*: the function ``assignable_devices``, called only if the server has such NICs."""
     by_address, macs = {device.address: device for device in look()} if device_nics(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": device.address, "pci_vendor_info": f"{device.vendor_id}:{device.product_id}",
                   "physical_network": device.physical_network,

@@ -50,9 +50,9 @@ REDEFINE = "redefine"
 
 # What the host has --------------------------------------------------------------------------------------------------
 def divide_host_cells(host: LocalHost) -> list[HostCell]:
-    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. If neither is set, all CPUs are
-    shared; if only ``cpu_dedicated_set`` is, none are, as in Nova. The cells' memory does not include large pages. If
-    guests' memory is in files, the cells have no large pages."""
+    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. If neither setting is set, all
+    CPUs are shared; if only ``cpu_dedicated_set`` is set, no CPUs are shared, as in Nova. The cells' memory does not
+    include huge pages. With the setting ``file_backed_memory``, the cells have no huge pages."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     divided, near = [], near_networks(host)
@@ -69,43 +69,45 @@ def divide_host_cells(host: LocalHost) -> list[HostCell]:
 
 
 def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
-    """Map each physical network, and the network of tunnels between hosts, to the NUMA cells near its cards."""
+    """Return ``{network: NUMA cells}``: the cells near the network cards of each physical network and of the network
+    for tunnels between hosts. From the settings."""
     tunnels = host.settings.tunnel_numa_nodes
     return {**host.settings.physical_network_numa_nodes, **({TUNNELS: tunnels} if tunnels else {})}
 
 
 def requested_networks(want: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the networks that a server with the fields *want* should be near: for each NIC the network that the cloud
-    names as ``network_affinity``, or its physical network or bridge."""
+    """Return the networks whose cards should be near the NUMA cells of a server with the desired fields *want*: for
+    each NIC its ``network_affinity`` from the cloud, otherwise its physical network or bridge."""
     names = (nic.get("network_affinity") or nic.get("physical_network") or nic.get("bridge")
              for nic in want.get("networks") or ())
     return tuple(sorted({name for name in names if name}))
 
 
 def shared_cpus(host: LocalHost) -> str:
-    """Return the CPUs that servers share; "" if they may use all of the host's."""
+    """Return the host CPUs that servers share, as text such as 0-3,8; "" if servers may use all CPUs."""
     if host.settings.cpu_dedicated_set is None and host.settings.cpu_shared_set is None:
         return ""
     return cpu_text(cpu for cell in divide_host_cells(host) for cpu in cell.shared)
 
 
 def held_placements(host: LocalHost, excluded_server: str = "") -> Iterator[Placement]:
-    """Yield the placements of servers on this host, and of servers that move to it, except the server
-    *excluded_server*."""
+    """Yield the placements (CPUs, memory and pages on NUMA cells) of servers on this host and of servers that are
+    migrating to it. The server with the uuid *excluded_server* is ignored."""
     for want in fields_of_holders(host, excluded_server):
         yield from _parts(want)
 
 
 def fields_of_holders(host: LocalHost, excluded_server: str = "") -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of the servers that hold resources of this host: those on it, and those that move to it, except
-    the server *excluded_server*."""
+    """Yield the desired fields of the servers that use resources of this host: servers on it, and servers that are
+    migrating to it. The server with the uuid *excluded_server* is ignored."""
     for id, want in fields_by_server(host):
         if id != excluded_server:
             yield want
 
 
 def fields_by_server(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the uuid and the fields of the servers that hold resources of this host."""
+    """Yield pairs (uuid, desired fields) of the servers that use resources of this host: servers on it, and servers
+    that are migrating to it."""
     for document in host.documents.peek("server"):
         yield document.id, document.want
     for migration in host.documents.peek("migration"):
@@ -116,7 +118,8 @@ def fields_by_server(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def on_cells(want: Mapping[str, Any]) -> list[int]:
-    """Return the host's NUMA cells that a server with the fields *want* is placed on; empty if it may run on any."""
+    """Return the ids of the host's NUMA cells on which a server with the desired fields *want* is placed; empty if it
+    may run on any cell."""
     return [cell["host"] for cell in (want.get(FIELD) or {}).get("cells", ())]
 
 
@@ -129,19 +132,20 @@ def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
 
 
 def free_cells(host: LocalHost, excluded_server: str = "") -> list[HostCell]:
-    """Return the host's NUMA cells (``divide_host_cells``) with only their free CPUs, memory and pages. What the server
-    *excluded_server* has counts as free."""
+    """Return the host's NUMA cells with only their free CPUs, memory and pages. Resources of the server
+    *excluded_server* (a uuid) count as free."""
     return remaining_cells(divide_host_cells(host), held_placements(host, excluded_server))
 
 
 def placement_needs(want: Mapping[str, Any]) -> Needs | None:
-    """Return the CPUs, memory and pages that a server with the fields *want* needs on NUMA cells; ``None`` if it may
-    run on any cells."""
+    """Return the CPUs, memory and pages that a server with the desired fields *want* needs on NUMA cells; ``None`` if
+    it does not need to be placed on particular cells."""
     return numa_needs(want.get("hardware") or {}, want["flavor"]["vcpus"], want["flavor"]["ram"])
 
 
 def floating_vcpus(want: Mapping[str, Any]) -> int:
-    """Return how many virtual CPUs of a server with the fields *want* run on the host's shared CPUs."""
+    """Return the number of virtual CPUs of a server with the desired fields *want* that run on the host's shared CPUs.
+    """
     vcpus: int = want["flavor"]["vcpus"]
     return vcpus - len(pinned_cpus(want.get("hardware") or {}, vcpus))
 
@@ -149,9 +153,10 @@ def floating_vcpus(want: Mapping[str, Any]) -> int:
 # What a server gets -------------------------------------------------------------------------------------------------
 def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_weights: Mapping[int, int],
                      page: Mapping[str, Any] | None = None) -> Placement:
-    """Return the placement for the server *id* with the fields *want*. *cell_weights*: the weight of each host cell
-    because of its devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size
-    must stay. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Choose CPUs, memory and pages on NUMA cells for the server *id* with the desired fields *want*, and return them.
+    *cell_weights*: result of ``pci.preferred_device_cells``. *page*: placement of the running guest, whose page size is
+    used again. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if the host has
+    no room."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -176,9 +181,10 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
 
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, cell_weights: Mapping[int, int]) -> None:
-    """Set the placement of *desired*, whose flavor and hardware are known. If *old*, the former ``want``, has the same
-    needs, the old placement stays; otherwise a new one is chosen, and the old one is stored under ``before``.
-    *cell_weights*: see ``choose_placement``. Raises ``Conflict``."""
+    """Set the placement (CPUs, memory and pages on NUMA cells) in *desired*, the new fields of the server *id*. If
+    *old*, the fields before the change, needs the same, its placement stays. Otherwise a new one is chosen, and the old
+    one stays reserved under ``before``. *cell_weights*: see ``choose_placement``. Raises ``Conflict`` if the host has
+    no room."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
@@ -194,9 +200,9 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, c
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
                             cell_weights: Mapping[int, int]) -> None:
-    """Set in *want* a placement for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *cell_weights*:
-    see ``choose_placement``. Raises ``Conflict`` if the host has no room."""
+    """Replace the placement in *want* by one on this host, for the server *id* that migrates to it. *live*: whether it
+    is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. The caller holds
+    the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, cell_weights, had if live else None)
@@ -204,9 +210,9 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
 
 def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None],
                       cell_weights: Mapping[int, int]) -> None:
-    """Prepare the server's placement before its domain is defined or started: release the former placement after a
-    change, and replace a placement that is no longer possible. *keep* writes the document. *cell_weights*: see
-    ``choose_placement``. Raises ``Conflict``."""
+    """Before the server's domain is defined or started, release its previous placement after a change, and replace a
+    placement that is no longer possible. *keep*: writes the document to disk. *cell_weights*: see ``choose_placement``.
+    Raises ``Conflict`` if the host has no room."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
         return
@@ -232,15 +238,15 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write the *document*, which has newly chosen CPUs, memory or devices, by *keep*, with a state field that requests
-    to define the domain again: the domain is then defined even after a failure."""
+    """Write *document*, in which CPUs, memory or devices were newly chosen, by calling *keep*. Also set a state field
+    that makes the agent define the domain again, even after a crash."""
     document.state[REDEFINE] = True
     keep()
 
 
 # What a domain has --------------------------------------------------------------------------------------------------
 def domain_numa(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
-    """Return the NUMA description of the domain of a server with the fields *want*."""
+    """Return the NUMA configuration for the libvirt domain of a server with the desired fields *want*."""
     flavor, placement = want["flavor"], want.get(FIELD)
     cells = divide_host_cells(host) if placement else []
     return numa.guest_numa(server_hardware(dict(want)), flavor["vcpus"], flavor["ram"], placement, cells,
@@ -248,8 +254,8 @@ def domain_numa(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
 
 
 def placement_facts(host: LocalHost) -> dict[str, Any]:
-    """Return the host's fields ``vcpus`` (shared CPUs), ``pcpus`` (dedicated CPUs) and ``numa_cells``, and the items of
-    its field ``providers`` for the NUMA cells."""
+    """Return the host's fields ``vcpus`` (number of shared CPUs), ``pcpus`` (number of dedicated CPUs), ``numa_cells``,
+    and ``providers``, the Placement resource providers of the NUMA cells."""
     cells = divide_host_cells(host)
     had = {id: parts for id, want in fields_by_server(host) if (parts := list(_parts(want)))}
     remaining = remaining_cells(cells, chain.from_iterable(had.values()))

@@ -35,24 +35,26 @@ COPY = "tpm.state"
 
 
 def tpm_security(want: Fields) -> str:
-    """Return where the secret of the server's TPM is; "" if it has no TPM."""
+    """Return where the secret of the server's TPM is stored (the host, or the cloud's key manager); "" if the server
+    has no TPM. *want*: the server's desired fields."""
     parts = server_hardware(want)
     return str(parts.get(SECURITY, HOST)) if parts.get("tpm_version") else ""
 
 
 def is_away(want: Fields) -> bool:
-    """Return whether the server has a TPM whose secret this host does not keep."""
+    """Return whether the server has a TPM whose secret is stored in the cloud's key manager, not on this host."""
     return tpm_security(want) not in ("", HOST)
 
 
 def is_users(want: Fields) -> bool:
-    """Return whether only the server's user can read the TPM's secret, and so start the server."""
+    """Return whether only the server's user can read the TPM's secret from the key manager. Then only this user can
+    start the server."""
     return tpm_security(want) == USER
 
 
 def check_tpm_secret(desired: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if *desired* moves the secret of the server's TPM to a cloud, and no cloud sends the
-    secret."""
+    """Raise ``InvalidField`` if the new fields *desired* require that a cloud stores the TPM's secret, and the server
+    is not in a cloud that sends the secret. *document*: the existing server; ``None`` for a new one."""
     if is_away(desired) and not desired.get(GIVEN) and not (
             document and (CLOUD in document.state or tpm_security(document.want) == tpm_security(desired))):
         raise InvalidField(f"hardware.{SECURITY}",
@@ -61,8 +63,9 @@ def check_tpm_secret(desired: Fields, document: Document | None) -> None:
 
 
 def keep_secret(task: Task) -> None:
-    """Seal the secret of a new TPM in the document if this host is to open it: the cloud's secret if the request has
-    one, otherwise a random one. If the cloud keeps the secret from now on, remove it from the document."""
+    """Store the secret of a new TPM, encrypted, in the server's document if this host stores it: the secret in the
+    request, or else a random one. If the cloud's key manager stores the secret from now on, remove it from the
+    document."""
     state, cloud_secret, has = task.document.state, task.operation.given.get(GIVEN), tpm_security(task.document.want)
     if has == HOST and SEALED not in state and (cloud_secret or HAD not in state):
         state[SEALED] = keys.seal_key(task.host, cloud_secret or keys.draw_key())
@@ -75,8 +78,9 @@ def keep_secret(task: Task) -> None:
 
 
 def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | None) -> str | None:
-    """Return the secret to start the guest with: *cloud_secret* if this host does not keep it; ``None`` for a guest
-    without a TPM. Raises ``Conflict`` if the secret is missing from the request, or lost."""
+    """Return the decrypted secret of the server's TPM, needed to start the guest; ``None`` for a guest without a TPM.
+    *cloud_secret*: the secret in the request, used if this host does not store it. Raises ``Conflict`` if it is
+    missing."""
     if not tpm_security(document.want):
         return None
     own_secret = None if is_away(document.want) else keys.open_sealed_key(host, document, SEALED)
@@ -88,9 +92,9 @@ def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | Non
 
 
 def start_guest(host: LocalHost, document: Document, paused: bool = False, cloud_secret: str | None = None) -> None:
-    """Start the guest, or with *paused* only its QEMU. libvirt gets the secret of its TPM, if it has one, and the keys
-    of its encrypted disks and volumes. A copy of the TPM that came with a migration is loaded first. *cloud_secret*:
-    the TPM's secret, if the cloud keeps it."""
+    """Start the guest. Gives libvirt the secret of its TPM and the keys of its encrypted disks and volumes, and first
+    loads a copy of the TPM that a migration brought. *paused*: start QEMU only, with the guest paused. *cloud_secret*:
+    the TPM's secret, if the cloud stores it."""
     opened = open_tpm_secret(host, document, cloud_secret)
     path = server_folder(host, document.id) / COPY
     if document.state.get(CAME):
@@ -104,32 +108,35 @@ def start_guest(host: LocalHost, document: Document, paused: bool = False, cloud
 
 
 def export_tpm_secret(host: LocalHost, server: Document) -> str | None:
-    """Return the secret for the host that the server moves to; ``None`` if this host keeps none."""
+    """Return the decrypted TPM secret for the target host of a migration; ``None`` if this host stores no secret."""
     return keys.open_sealed_key(host, server, SEALED)
 
 
 def import_tpm_secret(host: LocalHost, server: Fields, secret: str | None) -> None:
-    """Keep the TPM's secret of a server that moves here, sealed with this host's key, in the document *server*."""
+    """Store the TPM *secret* of a server that migrates to this host in its document *server*, encrypted with this
+    host's key."""
     server["state"].pop(SEALED, None)
     if secret:
         server["state"][SEALED] = keys.seal_key(host, secret)
 
 
 def copy_tpm_state(host: LocalHost, server: Document) -> None:
-    """Copy the TPM's state of a server that is off into the server's folder, also if the TPM belongs to an earlier
-    flavor. A copy that came with an earlier move, and was not loaded yet, is kept instead."""
+    """Save the TPM state of a server that is off as a file in the server's folder, to copy it to another host. A file
+    from an earlier migration that was not loaded yet is not overwritten."""
     if server.state.get(HAD) and not server.state.get(CAME):
         host.hypervisor.save_tpm(server.id, server_folder(host, server.id) / COPY)
 
 
 def forget_copy(host: LocalHost, server: Document) -> None:
-    """Remove the copy of the TPM's state if the server does not move after all, unless it came with an earlier move."""
+    """Remove the saved TPM state after a failed migration, unless it came with an earlier migration and must still be
+    loaded."""
     if not server.state.get(CAME):
         (server_folder(host, server.id) / COPY).unlink(missing_ok=True)
 
 
 def note_tpm_copy(host: LocalHost, server: Document) -> None:
-    """Record in the document of an arrived *server* whether a copy of its TPM came with it."""
+    """Store in the document of *server*, after its migration to this host, whether a saved TPM state came with it and
+    must be loaded at the next start."""
     server.state.pop(CAME, None)
     if (server_folder(host, server.id) / COPY).exists():
         server.state[CAME] = True

@@ -26,8 +26,9 @@ Plug = tuple[str, str]
 
 
 def complete_addresses(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
-    """Check the addresses of *nics* and normalise them. A NIC of *old* keeps its address if the request has none for
-    it. Raises ``InvalidField`` or ``Conflict`` naming the field."""
+    """Validate and normalise the fixed IP addresses of *nics*, a server's requested NICs. A NIC without a requested
+    address keeps the address that it has in *old*, the current NICs. *document*: the existing server; ``None`` for a
+    new one. Raises ``InvalidField`` or ``Conflict`` naming the field."""
     former = {nic["mac"]: nic for nic in old}
     for at, nic in enumerate(nics):
         former_nic = former.get(nic["mac"], {})
@@ -41,7 +42,8 @@ def complete_addresses(host: LocalHost, nics: list[Fields], old: list[Fields], d
 
 
 def check_address(host: LocalHost, nic: Fields, field: str) -> None:
-    """Raise ``InvalidField`` unless the NIC's network can have the address, and normalise it."""
+    """Normalise the fixed IP address of *nic*. Raises ``InvalidField`` naming *field* if the address is not valid in
+    the NIC's network."""
     try:
         address = IPv4Interface(nic["address"])
     except ValueError:
@@ -61,8 +63,8 @@ def check_address(host: LocalHost, nic: Fields, field: str) -> None:
 
 
 def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Document | None) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the address of ``nics[at]``, or DHCP has leased the
-    address to another server. *document*: the server of *nics*, ``None`` for a new server."""
+    """Raise ``InvalidField`` or ``Conflict`` if another NIC in the same network has the address of ``nics[at]``, or
+    DHCP has leased it to another server. *nics*: the NICs of the server *document* (``None`` for a new server)."""
     nic, field = nics[at], f"networks[{at}].address"
     plug, address = _plug(host, nic), bare_address(nic)
     if any(bare_address(other_nic) == address and _plug(host, other_nic) == plug for other_nic in nics[:at]):
@@ -85,18 +87,19 @@ def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Docume
 
 
 def fixed_addresses(server: Document) -> list[str]:
-    """Return the fixed addresses of a server's NICs, without prefixes."""
+    """Return the fixed IP addresses of the server's NICs, without prefix lengths."""
     return [address for nic in server.want["networks"] if (address := bare_address(nic))]
 
 
 def bare_address(nic: Fields) -> str | None:
-    """Return the address of a NIC without a prefix; ``None`` if it has none."""
+    """Return the fixed IP address of *nic* without its prefix length; ``None`` if the NIC has no fixed address."""
     address = nic.get("address")
     return None if address is None else str(address).partition("/")[0]
 
 
 def managed_network(host: LocalHost, nic: Fields) -> Document | None:
-    """Return the document of the NIC's network if the agent makes that network; otherwise ``None``."""
+    """Return the document of the NIC's network if the agent creates that network in libvirt; ``None`` for an existing
+    bridge or any other network."""
     network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
@@ -116,7 +119,8 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
 
 # For the config drive ---------------------------------------------------------------------------------------------
 def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
-    """Return the NIC's address for the config drive; ``None`` if it has none."""
+    """Return the fixed IP address of *nic* for the config drive, with prefix length and gateway; ``None`` if the NIC
+    has no fixed address."""
     network = managed_network(host, nic)
     if nic.get("address") is None:
         return None
@@ -132,15 +136,16 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
 
 # DHCP ---------------------------------------------------------------------------------------------------------------
 def reservations_of(server: Document) -> list[list[Any]]:
-    """Return the DHCP reservations of the server, ``[mac, network, address]`` each, including any that a crash may have
-    left."""
+    """Return the server's DHCP reservations, each as ``[MAC, network, address]``. After a crash, the list may contain
+    reservations that are no longer needed or not made yet."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
     return noted + [reservation for reservation in address_reservations(server.want["networks"])
                     if reservation not in noted]
 
 
 def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
-    """Return MAC and address of each DHCP reservation on *network*, for the creation of the network."""
+    """Return a pair (MAC, address) for each fixed IP address in *network*, which libvirt's DHCP reserves when the
+    network is created."""
     pairs = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
              for nic in server.want["networks"]
              if nic.get("address") and nic.get("network") in (network.name, network.id)}
@@ -148,7 +153,8 @@ def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...
 
 
 def reserve(task: Task) -> None:
-    """Make DHCP reserve the fixed addresses of the server's NICs, and no others."""
+    """Update libvirt's DHCP reservations of the server to the fixed IP addresses of its NICs: add missing reservations
+    and remove obsolete ones."""
     host, document = task.host, task.document
     now, before = address_reservations(document.want["networks"]), document.state.get(RESERVED, [])
     obsolete = [reservation for reservation in before if reservation not in now]
@@ -172,7 +178,7 @@ def release(task: Task) -> None:
 
 
 def _each(host: LocalHost, network: str, act: Any) -> None:
-    """Call *act* with libvirt's name of *network*, if it is a network for which the agent serves DHCP."""
+    """Call *act* with libvirt's name of *network*. Do nothing if the agent does not run DHCP in this network."""
     managed = managed_network(host, {"network": network})
     if managed is not None and managed.want["dhcp"]:
         act(managed.name)

@@ -44,8 +44,9 @@ NO_NIC: Mapping[str, Any] = MappingProxyType({})
 
 
 def apply_function_settings(host: LocalHost, document: Document) -> None:
-    """Apply trust, send rate and OVN port to the virtual functions of a server, before its guest gets them, and restore
-    the defaults of functions without a server. Raises ``Conflict`` if the card of a function has no network device."""
+    """Apply trust mode, transmit rates and OVN port to the SR-IOV virtual functions of a server before its guest gets
+    them. Also restore the defaults of virtual functions that no server uses. Raises ``Conflict`` if a setting cannot be
+    applied."""
     devices = document.want.get(pci.FIELD)
     if not devices:
         return
@@ -63,8 +64,8 @@ def apply_function_settings(host: LocalHost, document: Document) -> None:
 
 
 def _changed_settings(nic: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a NIC's virtual function that differ from the defaults, by their names in ip-link(8), in a
-    fixed order."""
+    """Return the settings of the NIC's virtual function that differ from the defaults, as ``{name in ip-link(8), or
+    port: value}``."""
     settings = {PORT: nic["port"] if nic.get("vnic_type") == VDPA else "",
                 "trust": "on" if nic.get("trusted") else "off",
                 **{option: str(nic.get(option) or 0) for option in ("max_tx_rate", "min_tx_rate")}}
@@ -72,15 +73,14 @@ def _changed_settings(nic: Mapping[str, Any]) -> dict[str, str]:
 
 
 def release_functions(host: LocalHost, document: Document) -> None:
-    """Restore the defaults of the virtual functions of a server that is deleted."""
+    """Restore the default settings of the SR-IOV virtual functions of a server that is being deleted."""
     if pci.FIELD in document.want or pci.BEFORE in document.want:
         reset_free_functions(host, document.id)
 
 
 def reset_guest_functions(host: LocalHost, document: Document) -> None:
-    """Restore the defaults of the virtual functions of a server whose guest moves to another host and does not run here
-    again. This is done before the guest starts there, so that OVN never finds a port on both hosts. Raises
-    ``HypervisorError`` if it fails."""
+    """Restore the default settings of the virtual functions of a server before its guest starts on the target host of a
+    migration: OVN must not find a port on two hosts. Raises ``HypervisorError``."""
     mine = {*(document.want.get(pci.FIELD) or ()), *(document.want.get(pci.BEFORE) or ())}
     if not mine & _notes(host).keys():
         return
@@ -91,8 +91,8 @@ def reset_guest_functions(host: LocalHost, document: Document) -> None:
 
 
 def reset_free_functions(host: LocalHost, excluded_server: str = "") -> None:
-    """Restore the defaults of virtual functions that no server has; the functions of the server *excluded_server* count
-    as free. A failure is only logged, and does not stop the reset of other functions."""
+    """Restore the default settings of virtual functions that no server uses. Functions of the server *excluded_server*
+    (a uuid) count as unused. Failures are only logged."""
     if not _notes(host):
         return
     with host.locks.hold(*SETTING):  # a server that gets one from now on sets it after this
@@ -117,7 +117,8 @@ def _notes(host: LocalHost) -> dict[str, Path]:
 
 
 def _noted(note: Path) -> dict[str, str]:
-    """Return the default values of the settings that the file *note* names."""
+    """Return the default values ``{name: value}`` of the settings that are listed in the file *note*, which names a
+    virtual function's changed settings."""
     return {option: USUAL[option] for option in note.read_text().split() if option in USUAL}
 
 
@@ -132,9 +133,9 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
-    """Apply *settings* to the virtual function at *address*, for the *nic* of a *server*. A function that is missing,
-    or whose card has no network device, has its defaults already: its driver creates it again. Raises ``Conflict`` if
-    such a function needs other settings."""
+    """Apply *settings* to the virtual function at the PCI *address*. *nic*, *server*: the NIC and the server's uuid
+    that it is for; empty to restore the defaults. Raises ``Conflict`` if the card has no network device, unless all
+    settings are defaults, which the driver sets again by itself."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)
@@ -148,8 +149,9 @@ def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], ni
 
 
 def _plug(host: LocalHost, address: str, nic: Mapping[str, Any], server: str) -> None:
-    """Make the representor of the virtual function at *address* the OVN port of *nic*; remove it from OVN if *nic* is
-    empty. Raises ``Conflict`` if the function has no representor."""
+    """Add the representor of the virtual function at the PCI *address* to Open vSwitch as the OVN port of *nic*, or
+    remove it if *nic* is empty. *server*: the server's uuid. Raises ``Conflict`` if the virtual function has no
+    representor."""
     representor = representor_of(host.settings.sysfs, address)
     if representor:
         host.hypervisor.plug_representor(representor, RepresentorPort(

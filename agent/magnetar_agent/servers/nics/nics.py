@@ -32,8 +32,9 @@ PULLED = "nics_pulled"
 
 
 def unplug_device_nics(task: Task) -> None:
-    """Unplug the NICs that are devices of the host, before a guest is suspended. Raises ``Conflict`` if the guest does
-    not release a NIC; the unplugged ones are then plugged again, and the document has its former power state again."""
+    """Unplug the NICs that are PCI devices of the host, before the guest is suspended or migrated. If the guest does
+    not release one, plug them all in again, restore the previous power state in the document, and raise ``Conflict``.
+    """
     host, id = task.host, task.document.id
     running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
     pulled = [nic for nic in running.nics if nic.device] if running else []
@@ -61,31 +62,32 @@ def unplug_device_nics(task: Task) -> None:
 
 
 def check_nics_live(document: Document, power: str) -> None:
-    """Raise ``Conflict`` for a paused guest (*power*) with NICs that are devices of the host: a live migration needs
-    their release, which a paused guest cannot give."""
+    """Raise ``Conflict`` if the guest is paused and has NICs that are PCI devices of the host. A live migration has to
+    unplug these NICs, and a paused guest cannot release them. *power*: the guest's power state."""
     if power == PAUSED and pci.device_nics(document.want):
         raise Conflict(f"Server {document.name!r} is paused, and has NICs that are devices of its host, of which its "
                        "guest has to let go before it goes live. Unpause it first, or ask for type cold.")
 
 
 def release_source_nics(task: Task) -> None:
-    """Unplug the NICs that are devices of the host before a guest moves to another host, and restore the defaults of
-    their virtual functions, whose OVN ports are removed from this host."""
+    """Before a live migration starts on the target host, unplug the guest's NICs that are PCI devices of this host, and
+    restore the default settings of their virtual functions, which also removes their OVN ports."""
     unplug_device_nics(task)
     function_settings.reset_guest_functions(task.host, task.document)
 
 
 def restore_nics(task: Task) -> None:
-    """Plug the unplugged NICs of a guest again if it was not suspended after all. If that fails, the next change plugs
-    them."""
+    """Plug in the NICs again that were unplugged to suspend or migrate the guest, after this has failed. Errors are
+    ignored: the next change of the server plugs the NICs in."""
     if PULLED in task.document.state:
         with suppress(MagnetarError):
             plug(task, task.document.want["networks"])
 
 
 def forget_pulled(task: Task) -> None:
-    """Clear the state field ``PULLED`` (the guest's NICs are unplugged) before a start, except for a suspended guest:
-    other guests boot with all their NICs."""
+    """Before a start, remove the state field ``PULLED``, which means that the running guest's NICs were unplugged: a
+    guest that boots has all its NICs. A suspended guest keeps the field, because its NICs are still unplugged after the
+    start."""
     if PULLED in task.document.state:
         domain = task.host.hypervisor.domain(task.document.id)
         if domain is None or domain.state != SUSPENDED:
@@ -94,8 +96,8 @@ def forget_pulled(task: Task) -> None:
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
-    """Plug and unplug NICs until the guest has the document's NICs. If that fails, as when the guest does not release a
-    NIC, the document gets its former *networks* back."""
+    """Plug and unplug NICs of the running guest until it has the NICs in the server's document. If this fails, restore
+    *networks*, the previous NICs, in the document and in the guest."""
     host, id = task.host, task.document.id
     running = host.hypervisor.running(id)
     if running is None:
@@ -125,7 +127,8 @@ def plug(task: Task, networks: list[Fields]) -> None:
 
 
 def _missing(task: Task) -> list[Nic]:
-    """Return the document's NICs that are devices of the host and that its guest lacks; none if it does not run."""
+    """Return the NICs in the server's document that are PCI devices of the host and that the running guest lacks; empty
+    if the guest is not running."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()
     return [nic for nic in spec.domain_nics(task.host, task.document) if nic.device
@@ -133,8 +136,8 @@ def _missing(task: Task) -> list[Nic]:
 
 
 def _replug_nics(task: Task, former: Domain) -> set[str]:
-    """Plug NICs of the *former* domain that are missing in the guest. Return the addresses of the devices that are NICs
-    of the guest."""
+    """Plug in the NICs of *former*, the guest's domain before a failed change, that the running guest lacks. Return the
+    PCI addresses of the NICs that the guest had before that."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()
     for nic in former.nics:
@@ -145,5 +148,5 @@ def _replug_nics(task: Task, former: Domain) -> set[str]:
 
 
 def _alike(nic: Nic, other: Nic) -> bool:
-    """Return whether two NICs differ at most in their tags, which the guest does not see."""
+    """Return whether two NICs are equal except for their tags, which the guest does not see as part of the device."""
     return replace(nic, tag=None) == replace(other, tag=None)

@@ -23,8 +23,8 @@ RATES = ("max_tx_rate", "min_tx_rate")
 
 
 def check_function_nics(desired: Fields) -> None:
-    """Raise ``InvalidField`` if *desired*, a server, has NICs that are devices of the host, and requests something that
-    they cannot have."""
+    """Raise ``InvalidField`` if the server *desired* has NICs that are PCI devices of the host, combined with a setting
+    that such NICs do not support."""
     functions = pci.device_nics(desired)
     for at, nic in enumerate(desired["networks"]):
         field = f"networks[{at}]"
@@ -48,8 +48,8 @@ def check_function_nics(desired: Fields) -> None:
 
 
 def is_forwarded(nic: Fields) -> bool:
-    """Return whether a NIC is both a device of the host and a port of OVN: its packets are forwarded by the card, which
-    OVN configures."""
+    """Return whether *nic* is both a PCI device of the host and an OVN port: its card forwards the packets as
+    configured by OVN (hardware offload)."""
     return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") in BY_OVN
                 and not nic.get("network") and not nic.get("bridge"))
 
@@ -92,8 +92,9 @@ def _check_by_ovn(nic: Fields, field: str) -> None:
 
 
 def check_type(nic: Fields, former: Fields | None, field: str) -> None:
-    """Raise ``InvalidField`` if a NIC without a physical network has ``vnic_type``, ``card`` or ``trusted``, and
-    ``Conflict`` if one of them would change from the *former* NIC, which the guest has."""
+    """Check the NIC fields that only NICs with a physical network may have (``vnic_type``, ``card``, ``trusted``).
+    Raises ``InvalidField`` if another NIC has one of them, and ``Conflict`` if one differs from *former*, the existing
+    NIC."""
     for name, usual in (("vnic_type", DIRECT), ("trusted", False), ("card", "")):
         new, old = nic.get(name) or usual, (former or nic).get(name) or usual
         if nic.get(name) and not nic.get("physical_network"):
@@ -104,7 +105,8 @@ def check_type(nic: Fields, former: Fields | None, field: str) -> None:
 
 
 def check_device_network(host: LocalHost, devices: str, field: str) -> None:
-    """Raise ``Conflict`` if the host has no device with the name *devices* (``core.hardware.pci.nic_devices_name``)."""
+    """Raise ``Conflict`` if the host has no PCI device for NICs of the physical network or card *devices* (a result of
+    ``nic_devices_name`` in ``hardware.pci``)."""
     host_devices = pci.assignable_devices(host)
     networks = {name for device in host_devices for name in device.nic_names}
     if devices not in networks and not any(devices in device.card_nic_names for device in host_devices):

@@ -36,7 +36,8 @@ libvirt.registerErrorHandler(lambda _context, _error: None, None)  # it would pr
 
 
 class EventLoop:
-    """libvirt's event loop (one per process). Its thread runs while the loop has users."""
+    """libvirt's event loop, of which a process has only one. It runs in a thread while at least one user is registered.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,8 +47,8 @@ class EventLoop:
         self._thread: threading.Thread | None = None
 
     def add_user(self) -> None:
-        """Add a user of the loop, and start the loop for the first one. Must be called before a connection is
-        opened."""
+        """Register a user of the event loop, and start the thread for the first user. Must be called before a
+        connection is opened."""
         with self._lock:
             if not self._registered:
                 libvirt.virEventRegisterDefaultImpl()
@@ -61,7 +62,7 @@ class EventLoop:
                 self._thread.start()
 
     def give(self) -> None:
-        """Remove a user of the loop, and stop the loop after the last one."""
+        """Unregister a user of the event loop, and stop the thread after the last user."""
         with self._lock:
             self._users -= 1
             if self._users or self._thread is None:
@@ -79,7 +80,8 @@ LOOP = EventLoop()
 
 
 class Connection:
-    """A connection to *uri* that reconnects by itself. *prepare* is called with each new ``virConnect``."""
+    """A libvirt connection to *uri* that reconnects automatically. *prepare*: called with each new ``virConnect``.
+    *wait*: seconds to wait for the first connection."""
 
     def __init__(self, uri: str, prepare: Callable[[Any], None] = lambda _conn: None, wait: float = 10.0) -> None:
         self.uri = uri
@@ -98,29 +100,29 @@ class Connection:
         self._first.wait(wait)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* in a separate thread after each later (re)connection."""
+        """Call *listener* in a new thread each time the connection is established again."""
         self._listeners.append(listener)
 
     @property
     def generation(self) -> Any:
-        """Return the open ``virConnect``, or ``None``. Each reconnection creates another object."""
+        """Return the open ``virConnect``; ``None`` while there is no connection. Each reconnection creates a new
+        object, so callers can detect it."""
         return self._conn
 
     def wait_until_open(self, seconds: float) -> bool:
-        """Wait until the connection is open, at most *seconds*. Return whether it is."""
+        """Wait up to *seconds* until the connection is open. Return whether it is open."""
         if self._conn is None:
             self._wake.set()
         return self._opened.wait(seconds)
 
     def drop_if_dead(self) -> None:
-        """Close this connection if libvirt has noticed that it is broken. A new one is then opened in the background.
-        """
+        """Close this connection if libvirt reports it as broken; a new one is then opened in the background."""
         conn = self._conn
         if conn is not None and not _alive(conn):
             self._drop(conn, "libvirtd was started again")
 
     def up(self) -> bool:
-        """Return whether libvirt answers now."""
+        """Return whether libvirt responds to a request."""
         try:
             self.call("answer", lambda conn: conn.getLibVersion())
         except MagnetarError:
@@ -128,8 +130,8 @@ class Connection:
         return True
 
     def call(self, purpose: str, function: Callable[[Any], T]) -> T:
-        """Return the result of *function*, called with the ``virConnect``. *purpose* completes "libvirt could not …" in
-        errors. Raises ``HypervisorDown`` without a connection."""
+        """Call *function* with the open ``virConnect``, and return its result. *purpose*: completes error messages such
+        as "libvirt could not …". Raises ``HypervisorDown`` if there is no connection."""
         conn = self._conn
         if conn is None:
             self._wake.set()
@@ -141,7 +143,7 @@ class Connection:
             raise self._translate(purpose, conn, error) from None
 
     def close(self) -> None:
-        """Close the connection and end its thread."""
+        """Close the connection and stop its thread."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=15)
@@ -211,8 +213,8 @@ class Connection:
         return True
 
     def _lost(self, reason: int) -> None:
-        """Close the connection in another thread. libvirt calls this in the event thread, where closing would
-        deadlock."""
+        """Close the connection in a new thread, after libvirt reported that it is broken. libvirt calls this function
+        in its event thread, where closing would deadlock."""
         words = {libvirt.VIR_CONNECT_CLOSE_REASON_ERROR: "an I/O error",
                  libvirt.VIR_CONNECT_CLOSE_REASON_EOF: "libvirtd closed it",
                  libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE: "libvirtd left questions without an answer"}
@@ -227,7 +229,7 @@ def _keep_alive(conn: Any) -> None:
 
 
 def is_down(conn: Any, error: Any) -> bool:
-    """Return whether libvirt's *error* means that the connection broke, and not that a request failed."""
+    """Return whether libvirt's *error* means that the connection *conn* is broken, as opposed to a failed request."""
     return error.get_error_code() in _DOWN or not _alive(conn)
 
 
@@ -239,5 +241,5 @@ def _alive(conn: Any) -> bool:
 
 
 def text_of(error: Any) -> str:
-    """Return libvirt's message on one line, without a full stop."""
+    """Return the message of libvirt's *error* on one line, without the final full stop."""
     return " ".join(str(error.get_error_message() or error).split()).rstrip(".")

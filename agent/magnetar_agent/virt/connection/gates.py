@@ -27,14 +27,16 @@ ADVICE = ("The rest of its host goes on. See to the storage of the guest (NFS, N
 
 
 def silent_guest(guest: str, purpose: str, seconds: float) -> HypervisorError:
-    """Return the error for a *guest* whose QEMU has left a request to *purpose* unanswered for that many *seconds*."""
+    """Return the error for a *guest* whose QEMU has not responded for *seconds*. *purpose*: verb phrase that describes
+    the request."""
     return GuestSilent(
         f"The guest {guest} does not answer: its QEMU is hung and has left libvirt's request to {purpose} "
                        f"without an answer for {seconds:.0f} s. {ADVICE}", guest=guest)
 
 
 def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
-    """Return the error for a storage *pool* that has left a request to *purpose* unanswered for that many *seconds*."""
+    """Return the error for a storage *pool* that has not responded for *seconds*. *purpose*: verb phrase that describes
+    the request."""
     return StorageSilent(
         f"The storage pool {pool!r} does not answer: libvirt could not {purpose} within {seconds:.0f} s. "
                          "The rest of its host goes on. See to the storage behind the pool (its NFS server, disks or "
@@ -42,8 +44,8 @@ def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
 
 
 class Turn:
-    """A call of a *kind* that is in flight to a guest or storage pool. *long*: the call takes long, and calls of other
-    kinds may run meanwhile."""
+    """A libvirt call in progress to a guest or storage pool. *kind*: a guest or pool has at most one call of each kind.
+    *long*: whether calls of other kinds may run at the same time."""
 
     def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
         self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
@@ -54,8 +56,9 @@ class Turn:
 
 
 class Gates:
-    """The calls in flight, by owner (a guest's uuid or a pool's name) and kind. An owner without a call has no entry.
-    *error* creates the error for an owner that does not answer."""
+    """The libvirt calls in progress, by owner (a guest's uuid or a pool's name) and kind. *error*: function that
+    creates the error for an owner that does not respond. *waiters*, *wait*: maximum number of callers that wait for a
+    call, and of seconds that they wait."""
 
     def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent_guest, waiters: int = WAITERS,
                  wait: float = WAIT) -> None:
@@ -65,14 +68,14 @@ class Gates:
         self._turns: dict[tuple[str, str], Turn] = {}
 
     def is_silent(self, owner: str) -> bool:
-        """Return whether a call to *owner* hangs."""
+        """Return whether a call to *owner*, a guest's uuid or a pool's name, hangs."""
         with self._changed:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
     def begin_call(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait until a call to *owner* may start, register the call, and return its turn. Raises ``GuestSilent`` or
-        ``StorageSilent`` if the call that it must wait for hangs, and ``Conflict`` if that call does not end in time or
-        too many calls wait. *purpose*, *kind*, *long*: see ``Turn``."""
+        """Wait until a call to *owner* may start, and return its ``Turn``. *purpose*: verb phrase for error messages.
+        *kind*, *long*: see ``Turn``. Raises ``GuestSilent`` or ``StorageSilent`` if an earlier call hangs, and
+        ``Conflict`` if the earlier call takes too long or too many callers wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
@@ -90,27 +93,29 @@ class Gates:
             return turn
 
     def set_hanging(self, turn: Turn, hangs: bool) -> None:
-        """Record whether the call of this *turn* hangs. No other call may start during a call that hangs."""
+        """Set whether the call *turn* hangs. While it hangs, no other call to the same guest or pool may start, except
+        calls that end the guest."""
         with self._changed:
             turn.hangs = hangs
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Record that the caller of this *turn* does not wait for its call any more. Until that call returns,
-        ``begin_call`` raises ``GuestSilent`` or ``StorageSilent`` for calls that would have to wait for it."""
+        """Record that the caller of *turn* stopped waiting for the result. Until the call returns, ``begin_call`` fails
+        for calls that would have to wait for it."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()
 
     def end_call(self, turn: Turn) -> None:
-        """Remove the *turn*, because its call has returned."""
+        """Remove *turn*, because its call has returned."""
         with self._changed:
             if self._turns.get((turn.owner, turn.kind)) is turn:
                 del self._turns[turn.owner, turn.kind]
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the call to *owner* in flight that a new call of this *kind* must wait for; ``None`` if there is none.
+        """Return the call in progress to *owner* that a new call of this *kind* has to wait for; ``None`` if it can
+        start.
         """
         if kind == END:
             return self._turns.get((owner, END))

@@ -28,8 +28,8 @@ NAMED = 5
 
 
 class CallPlace:
-    """The slot of one call in its *lane*. The call holds slot and *connection* until it returns. *owner*: the guest or
-    storage pool that may delay the call."""
+    """A slot that a libvirt call occupies in its *lane* (class of calls) until it returns, with the *connection* that
+    it uses. *owner*: the guest's uuid or the pool's name that the call depends on; "" for none."""
 
     def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
         self.lane, self.connection, self.owner = lane, connection, owner
@@ -38,18 +38,17 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Return whether the call counts towards the limit of all guests: each call that a guest can delay (lanes
-        ``OF_GUESTS``), and each hanging call except those to storage pools."""
+        """Return whether the slot counts towards the limit of calls to all guests. This holds for calls that depend on
+        a guest, and for hanging calls in all lanes except storage."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 
 class Lanes:
-    """The slots of all lanes, and the connections, each for one call at a time. A call that hangs frees its slot in the
-    lane for another call and keeps its connection.
+    """The slots for concurrent libvirt calls in each lane (class of calls), and the connections that the calls use. A
+    call that hangs releases its slot to another call, but keeps its connection.
 
-    The calls to all guests together have a limit, and so have the calls to all storage pools. While calls of such a
-    group hang, the last slot of the group is reserved: for guests that have answered since the first call hung, or for
-    storage pools that have answered."""
+    All guests together have a limit of calls, and so do all storage pools. While calls hang, the last slot within a
+    limit is reserved for guests or pools that have responded recently."""
 
     def __init__(self, limits: LibvirtLimits, connect: Callable[[], Connection]) -> None:
         self.limits = limits
@@ -61,17 +60,18 @@ class Lanes:
         self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:
-        """Return all connections, used and unused."""
+        """Return all connections to libvirt, used and idle."""
         with self._changed:
             return [*self._idle, *(place.connection for place in self._taken)]
 
     def in_flight(self) -> int:
-        """Return the number of calls in flight, including hanging ones."""
+        """Return the number of calls in progress, including hanging ones."""
         return len(self._taken)
 
     def take_slot(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a free slot in *lane*, take the slot for *owner*, and return it. Raises ``GuestSilent`` or
-        ``StorageSilent`` when hanging calls hold the slots, and ``Unavailable`` after *timeout* seconds."""
+        """Wait for a free slot in *lane* and occupy it for *owner* (a guest's uuid or a pool's name; "" for none).
+        *purpose*: verb phrase for error messages. Raises ``GuestSilent`` or ``StorageSilent`` if hanging calls occupy
+        all slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not self._has_room(lane, owner):
@@ -86,9 +86,8 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Free the slot *place* of a hanging call in its lane, for another call. If at most one slot of the calls to
-        guests is left, do this only for lanes in ``KEPT`` (calls that a guest or a storage pool can delay), and not for
-        calls that end a guest or only read."""
+        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. For calls that
+        depend on neither guest nor storage, do this only while more than one slot of the limit for guests is free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -98,14 +97,15 @@ class Lanes:
             self._changed.notify_all()
 
     def mark_answering(self, place: CallPlace) -> None:
-        """Record that the call in this slot does not hang any more: its guest or storage pool answers again."""
+        """Mark the call in slot *place* as no longer hanging: its guest or storage pool responds again."""
         with self._changed:
             self._set_hanging(place, False)
             self._note_answer(place)
             self._changed.notify_all()
 
     def give_back(self, place: CallPlace) -> None:
-        """Free the slot *place*. Close its connection if ``IDLE`` unused connections are open already."""
+        """Release the slot *place* after its call returned. Close its connection if there are already ``IDLE`` idle
+        connections."""
         with self._changed:
             self._taken.discard(place)
             self._note_answer(place)
@@ -117,7 +117,7 @@ class Lanes:
             threading.Thread(target=place.connection.close, name="close-connection", daemon=True).start()
 
     def close(self) -> None:
-        """Close all connections, in parallel: closing takes long for a connection whose libvirtd hangs."""
+        """Close all connections in parallel, because closing is slow if libvirtd hangs."""
         threads = [threading.Thread(target=connection.close, daemon=True) for connection in self.connections()]
         for thread in threads:
             thread.start()
@@ -125,8 +125,7 @@ class Lanes:
             thread.join(15)
 
     def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Record whether the call in this slot *hangs*. Reads that watch the call (lane ``WATCH``) get the same mark.
-        """
+        """Mark the call in slot *place*, and the reads that monitor it (lane ``WATCH``), as hanging or not."""
         for other in self._taken:
             if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
                 other.hangs = hangs
@@ -139,9 +138,9 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many free slots of *group* (the calls to all guests, or to all storage pools) a call to *owner*, a
-        guest or pool, must leave to others. This is 0 while no call of the group hangs, otherwise 1. It is also 0 for a
-        guest that has answered since the first call hung, and for a pool that has answered."""
+        """Return how many free slots in *group* a call to *owner* must not use: 0 or 1. It is 1 while a call in the
+        group hangs, unless *owner* has responded recently. *group*: the occupied slots of all guests, or of all storage
+        pools."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0
@@ -150,7 +149,7 @@ class Lanes:
         return int(self._answered.get(owner, 0.0) < began)
 
     def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
-        """Return the taken slots in the group of *lane* (all calls to storage pools, or all to guests), and the group's
+        """Return the occupied slots that share a limit with *lane* (of all storage pools, or of all guests), and this
         limit."""
         if lane is Lane.STORAGE:
             return [place for place in self._taken if place.lane is lane], self.limits.storage
@@ -184,8 +183,8 @@ class Lanes:
                           "their storage or stop them, or raise max_workers in libvirtd.conf.")
 
     def _free_connection(self) -> Connection:
-        """Return the unused open connection that was used last. If none is open, return any unused one, or a new
-        one."""
+        """Return an idle connection, preferably an open one that was used recently; a new connection if none is idle.
+        """
         for at in range(len(self._idle) - 1, -1, -1):
             if self._idle[at].generation is not None:
                 return self._idle.pop(at)

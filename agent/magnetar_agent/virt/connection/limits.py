@@ -22,7 +22,8 @@ _ADMIN_TIMEOUT = 5.0
 
 
 class Lane(Enum):
-    """A class of calls to libvirt. Each lane has separate slots, so no lane can use up the slots of another one."""
+    """A class of libvirt calls. Each lane has its own slots, so that slow calls in one lane do not block another lane.
+    """
 
     #: Reads that libvirt answers without asking a QEMU.
     LOOK = "look"
@@ -58,24 +59,24 @@ _LEFT = 2
 
 @dataclass(frozen=True)
 class LibvirtLimits:
-    """The number of calls that libvirtd serves at the same time. *workers* (max_workers) serve all calls; libvirtd has
-    other workers (prio_workers) for calls that never wait for a QEMU."""
+    """The limits of concurrent libvirt calls. *workers*: libvirtd's worker threads (max_workers). Calls that never wait
+    for a QEMU can use additional threads (prio_workers)."""
 
     workers: int = WORKERS
 
     @property
     def storage(self) -> int:
-        """Return how many calls to storage pools may be in flight at the same time, including hanging ones."""
+        """Return the maximum number of concurrent calls to storage pools, including hanging ones."""
         return max(_FEWEST_STORAGE, self.workers // 10)
 
     @property
     def guests(self) -> int:
-        """Return how many calls to guests may be in flight at the same time, including hanging ones. libvirtd's other
-        workers serve the other lanes."""
+        """Return the maximum number of concurrent calls to guests, including hanging ones. The other worker threads
+        serve the other lanes."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:
-        """Return how many calls of *lane* may be in flight at the same time, not counting hanging ones."""
+        """Return the maximum number of concurrent calls in *lane*, without hanging ones."""
         if lane is Lane.AGENT:
             return max(2, self.guests // 4)  # so that one silent guest agent leaves a slot for the others
         if lane is Lane.STORAGE:
@@ -84,8 +85,8 @@ class LibvirtLimits:
 
 
 def ask_workers() -> int | None:
-    """Return the limit of worker threads of libvirt's daemon for QEMU, from the daemon's admin interface; ``None`` if
-    it does not answer."""
+    """Return the maximum number of worker threads of libvirtd or virtqemud, from its admin interface; ``None`` if it
+    does not respond."""
     for server, uri in _SERVERS.items():
         try:
             reply = run_program(["virt-admin", "-c", uri, "server-threadpool-info", server],

@@ -31,9 +31,9 @@ _RUN = Path("/run/libvirt/qemu")
 
 
 class MonitorState(NamedTuple):
-    """A snapshot of a monitor. *seconds*: how long a command has been unanswered. *in_job*: the unanswered command
-    belongs to a job; libvirt does not report its seconds then. *cpu*: the seconds of CPU that QEMU has used, ``None``
-    if unknown."""
+    """The state of a QEMU's monitor. *seconds*: how long a command has been without a response. *in_job*: the command
+    belongs to a job, for which libvirt does not report the seconds. *cpu*: CPU seconds used by QEMU; ``None`` if
+    unknown."""
 
     seconds: float = 0.0
     in_job: bool = False
@@ -41,7 +41,7 @@ class MonitorState(NamedTuple):
 
 
 def monitor_state(conn: Any, guest: str) -> MonitorState:
-    """Return the state of the monitor of a *guest*'s QEMU."""
+    """Return the state of the QEMU monitor of *guest* (a uuid). *conn*: the ``virConnect``."""
     domain = conn.lookupByUUIDString(guest)
     state, _details, milliseconds = domain.controlInfo(0)
     if state == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED:
@@ -52,7 +52,7 @@ def monitor_state(conn: Any, guest: str) -> MonitorState:
 
 
 def cpu_seconds(pid_file: Path) -> float | None:
-    """Return the CPU seconds that all threads of the process in *pid_file* have used; ``None`` when it cannot be
+    """Return the CPU seconds used by all threads of the process whose pid is in *pid_file*; ``None`` if it cannot be
     read."""
     try:
         words = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().rpartition(")")[2].split()
@@ -62,19 +62,19 @@ def cpu_seconds(pid_file: Path) -> float | None:
 
 
 class MonitorCalls(Protocol):
-    """The calls to libvirt by which a ``MonitorWatch`` reads monitors; ``ConnectionPool`` makes them."""
+    """The libvirt calls that a ``MonitorWatch`` needs. Implemented by ``ConnectionPool``."""
 
     def control(self, guest: str) -> Any:
-        """Begin a read of the state of the monitor of a *guest*'s QEMU (``monitor_state``). Return the call without
-        waiting."""
+        """Start to read the monitor state of the *guest*'s QEMU (``monitor_state``), and return the call without
+        waiting for its result."""
 
     def unplace(self, call: Any) -> None:
-        """Free the slot of a hanging *call* for other calls."""
+        """Release the slot of *call*, which hangs, so that other calls can use it."""
 
 
 class MonitorWatch:
-    """A watch on the monitor of one guest's QEMU, with at most one read in flight. *pause*: the seconds that a read may
-    take. *starts*: whether QEMU is being started."""
+    """A watcher that detects whether the QEMU of *guest* hangs, by reading its monitor state. *calls*: makes the reads.
+    *pause*: seconds to wait for a read. *starts*: whether QEMU is being started."""
 
     def __init__(self, calls: MonitorCalls, guest: str, pause: float, starts: bool = False) -> None:
         self._calls, self._guest, self._pause, self._starts = calls, guest, pause, starts
@@ -85,8 +85,8 @@ class MonitorWatch:
         self._last: tuple[float, float | None] = (0.0, None)
 
     def unanswered(self) -> float:
-        """Return for how many seconds QEMU has not answered libvirt, or libvirt's lock on the guest has been held; 0.0
-        when unknown."""
+        """Return for how many seconds QEMU has not responded to libvirt, or a read of its state has not returned; 0.0
+        if unknown."""
         call, self._call = self._call, None
         if call is None:
             try:
@@ -114,6 +114,7 @@ class MonitorWatch:
         return now - self._since
 
     def _works(self, now: float, cpu: float | None) -> bool:
-        """Return whether a QEMU that is starting has used the CPU since the last read; ``True`` if unknown."""
+        """Return whether a starting QEMU has used the CPU since the last read, so that it does not hang; ``True`` if
+        unknown. *now*: the time. *cpu*: its CPU seconds."""
         (then, cpu_before), self._last = self._last, (now, cpu)
         return cpu is None or cpu_before is None or cpu - cpu_before >= BUSY * (now - then)

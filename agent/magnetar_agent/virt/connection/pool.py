@@ -59,7 +59,7 @@ OPEN_TIMEOUT = 10.0
 
 
 class _Call:
-    """A call in a separate thread. Its caller may stop waiting for the result."""
+    """A libvirt call that runs in a separate thread, so that its caller can stop waiting for the result."""
 
     def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
         self.place, self.turn = place, turn
@@ -70,7 +70,7 @@ class _Call:
         self._error: BaseException | None = None
 
     def run(self, ended: Callable[[_Call], None]) -> None:
-        """Make the call, then run *ended*."""
+        """Execute the call and store its result or exception, then call *ended* with this object."""
         try:
             self._result = self._perform()
         except BaseException as error:  # noqa: BLE001 (the caller raises it)
@@ -79,7 +79,7 @@ class _Call:
         self._done.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the call, at most *seconds*. Return whether it has ended."""
+        """Wait up to *seconds* for the end of the call. Return whether it has ended."""
         return self._done.wait(seconds)
 
     def outcome(self) -> Any:
@@ -90,7 +90,9 @@ class _Call:
 
 
 class ConnectionPool:
-    """The connections to the libvirt at *uri*. *prepare* is called with each new connection for events."""
+    """A pool of connections to libvirt at *uri*, with limits for concurrent calls and detection of calls that hang.
+    *prepare*: called with each new ``virConnect`` that receives events. *patience*: seconds after which a call counts
+    as failed."""
 
     def __init__(self, uri: str, prepare: Callable[[Any], None], wait: float = 10.0,
                  limits: LibvirtLimits | None = None, patience: float = PATIENCE) -> None:
@@ -104,16 +106,16 @@ class ConnectionPool:
 
     @property
     def generation(self) -> Any:
-        """Return an object that changes with each reconnection to libvirt. After a change, cached facts of the host
-        must be read again."""
+        """Return the ``virConnect`` that receives events, or ``None``. It is a new object after each reconnection;
+        cached facts about the host are then outdated."""
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each later (re)connection; see ``Connection.on_connect``."""
+        """Call *listener* in a new thread each time the connection to libvirt is established again."""
         self._events.on_connect(listener)
 
     def up(self) -> bool:
-        """Return whether libvirt answers now."""
+        """Return whether libvirt responds to a request."""
         if self._events.generation is None:
             return False
         try:
@@ -131,10 +133,13 @@ class ConnectionPool:
             self._asks_limits.join(5)
 
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
-        """Return the result of *function*, called with a ``virConnect``. *function* must not need an answer of a
-        guest's QEMU, unless the call belongs to a long operation of *guest* such as its migration. *lane*: the class of
-        calls whose limit applies. *purpose* completes "libvirt could not …" in errors. If the connection breaks, a call
-        that only reads is repeated."""
+        """Call *function* with a ``virConnect``, and return its result. For calls that no QEMU can delay; others use
+        ``ask``.
+
+        - *purpose*: completes error messages such as "libvirt could not …".
+        - *lane*: class of calls whose limit applies. In ``Lane.LOOK`` (reads), the call is repeated if the connection
+          breaks.
+        - *guest*: uuid of the guest to whose long operation, such as a migration, the call belongs; "" for none."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
@@ -145,9 +150,9 @@ class ConnectionPool:
         raise AssertionError
 
     def ask(self, purpose: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
-        """Return the result of *function*, which needs an answer of *guest*'s QEMU; see ``call``. Each guest has one
-        call of a *kind* in flight. Raises ``GuestSilent`` when QEMU does not answer, and ``Conflict`` while the guest
-        is busy with another call."""
+        """Call *function*, which depends on the QEMU of *guest* (a uuid), with a ``virConnect``, and return its result.
+        *purpose*, *lane*: see ``call``. *kind*: a guest has at most one call of each kind. Raises ``GuestSilent`` if
+        QEMU does not respond, and ``Conflict`` if another call to the guest takes too long."""
         call = self._enter(self._gates, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
@@ -155,19 +160,19 @@ class ConnectionPool:
 
     def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
-        """Return the result of *function*, which needs an answer of the storage of *pool*; see ``call``. Each pool has
-        one call in flight. A call that *wipes* has no time limit, and one such call may run in addition. *changes*:
-        whether the call may take long. Raises ``StorageSilent`` when the storage does not answer."""
+        """Call *function*, which depends on the storage of *pool*, with a ``virConnect``, and return its result.
+        *purpose*: see ``call``. *changes*: allow a longer time. *wipes*: the call erases content; it has no time limit,
+        and other calls to the pool may run meanwhile. Raises ``StorageSilent`` if the storage does not respond."""
         call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
 
     def is_silent(self, guest: str) -> bool:
-        """Return whether a call to the *guest* hangs."""
+        """Return whether a call to *guest* (a uuid) hangs."""
         return self._gates.is_silent(guest)
 
     def in_flight(self) -> int:
-        """Return how many calls are in flight."""
+        """Return the number of calls in progress."""
         return self._lanes.in_flight()
 
     # One call -------------------------------------------------------------------------------------------------------
@@ -185,9 +190,9 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Wait until *gates* (those of guests or of pools) and *lane* let a call to *owner* (a guest or pool) start,
-        then begin the call of *function*. Return the call without waiting for its end. *kind*, *long*: see
-        ``Gates.begin_call``."""
+        """Wait until a call to *owner* (a guest's uuid or a pool's name) may start under the limits of *gates* and
+        *lane*, then start *function* in a thread. Return the call without waiting for its end. *purpose*, *kind*,
+        *long*: see ``Gates.begin_call``."""
         self._wait_until_up()
         turn = gates.begin_call(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
@@ -212,9 +217,9 @@ class ConnectionPool:
             turn.gates.end_call(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
-        """Return the result of *call*. Raise the error of a hung guest or pool as soon as *look* reports that the call
-        has been unanswered for *limit* seconds. If an operation makes the call, other operations may run while it
-        waits."""
+        """Wait for *call* and return its result. *look*: measures for how many seconds the call has had no response; at
+        *limit* seconds the error for a hanging guest or pool is raised. While waiting, the current operation does not
+        count towards the limit of parallel operations."""
         if call.wait(FIRST_LOOK):
             return call.outcome()
         operation, turn = CURRENT.get(), call.turn
@@ -231,8 +236,8 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Record in *place* and *turn*, the slot and turn of a call, whether the call hangs: it has been unanswered for
-        *seconds*."""
+        """Mark a call as hanging, or as no longer hanging. *place*, *turn*: its slot and its entry in ``Gates``.
+        *seconds*: time without a response."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)
@@ -241,19 +246,20 @@ class ConnectionPool:
             turn.gates.set_hanging(turn, False)
 
     def control(self, guest: str) -> _Call:
-        """Begin a read of the state of the *guest*'s monitor; see ``monitors``. Return the call without waiting."""
+        """Start to read the monitor state of the *guest*'s QEMU (``monitor_state``), and return the call without
+        waiting for its result."""
         purpose = f"look at the monitor of the domain {guest}"
         place = self._lanes.take_slot(Lane.LOOK, purpose, guest)
         return self._begin(lambda: self._on(place, purpose, lambda conn: monitor_state(conn, guest)), place, None)
 
     def unplace(self, call: _Call) -> None:
-        """Free the slot of a hanging *call* for other calls."""
+        """Release the slot of *call*, which hangs, so that other calls can use it."""
         self._lanes.mark_hanging(call.place)
 
     # Connection -----------------------------------------------------------------------------------------------------
     def _wait_until_up(self) -> None:
-        """Wait until libvirt is back, if an operation makes the call: a restart of libvirtd must not fail the
-        operation. For other callers return immediately, so that they get the error of the call."""
+        """If an operation of the agent is running in this thread, wait until libvirt is connected, so that a restart of
+        libvirtd does not make the operation fail. Otherwise return immediately."""
         operation = CURRENT.get()
         if self._events.generation is not None or operation is None:
             return
@@ -276,12 +282,12 @@ class ConnectionPool:
 
 
 class _Age:
-    """The age of a call whose unanswered time libvirt does not report: a call to a storage pool, or a call that ends a
-    guest (libvirt itself waits until it has killed a hanging QEMU)."""
+    """The time since the start of a call. Used instead of ``MonitorWatch`` for calls to storage pools and calls that
+    end a guest, for which libvirt reports no time without a response."""
 
     def __init__(self, call: _Call) -> None:
         self._began = call.began
 
     def unanswered(self) -> float:
-        """Return the age of the call in seconds."""
+        """Return the seconds since the start of the call."""
         return time.monotonic() - self._began

@@ -15,8 +15,8 @@ IDLE = 8
 
 
 class Workers:
-    """A pool of daemon threads, which do not keep the process from ending. A call that hangs occupies only its own
-    thread."""
+    """A pool of daemon threads without a size limit. Unlike a ``ThreadPoolExecutor``, a call that hangs blocks neither
+    other calls nor the end of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class Workers:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> None:
-        """Run *work*, which must not raise, in an idle thread, or in a new one."""
+        """Call *work* in an idle thread, or in a new one if none is idle. *work* must not raise."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -33,7 +33,7 @@ class Workers:
             inbox.put(work)
 
     def close(self) -> None:
-        """End the idle threads; busy ones end after their work."""
+        """Stop the idle threads. Busy threads stop after their current work."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

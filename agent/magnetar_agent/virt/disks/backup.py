@@ -29,12 +29,12 @@ END = 120.0
 
 
 class Backups(Domains):
-    """The methods of ``LocalHypervisor`` that copy disks of active domains."""
+    """The methods of ``LocalHypervisor`` that copy the disks of running domains, by libvirt backup jobs."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """Call virDomainBackupBegin. The copy contains the disk as it is now, because QEMU copies each block before the
-        guest overwrites it. An encrypted copy is formatted in advance, since QEMU would stop the guest during the key
-        derivation."""
+        """Start a backup job (virDomainBackupBegin) that copies the disk *target* (such as vda), as it is now, to
+        *path*. *format*: of the copy. *key*: encrypts the copy. A copy with a key is created before the job, because
+        QEMU would pause the guest during the key derivation."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
@@ -55,7 +55,8 @@ class Backups(Domains):
         self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the backup job, check how the job ended, and rename the job's file to *path*."""
+        """Wait for the end of the backup job, and rename its file to *path*. *progress*: called with the copied and the
+        total bytes. Raises ``HypervisorError`` or ``NoSpace`` if the job has failed."""
         part = path.with_name(path.name + PART)
         try:
             while job := self._job(uuid, 0):
@@ -73,9 +74,8 @@ class Backups(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Call virDomainAbortJob if the agent began the job, then remove the copy at *path*, complete or not. The job
-        is the agent's if the file *path* with the suffix ``.part`` exists; otherwise an operator may have begun it with
-        other tools."""
+        """Abort the backup job that writes to *path* (virDomainAbortJob), if there is one, and remove the file. A job
+        of another program is not aborted: jobs of the agent have a file *path* with the suffix ``.part``."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile

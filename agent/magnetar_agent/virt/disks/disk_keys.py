@@ -25,8 +25,8 @@ _guard = threading.Lock()
 
 @contextmanager
 def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
-    """Define *keys* in libvirt for the duration of the context, in which disks are opened. Other callers may open the
-    same disks at the same time: a key is removed after its last use."""
+    """Define the encryption *keys* as libvirt secrets during the ``with`` block, so that QEMU can open the disks. A key
+    that several callers use at the same time is removed after its last use."""
     mine = [key for key in keys if key is not None]
     with _guard:
         lend_disk_keys(conn, mine)
@@ -43,13 +43,13 @@ def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
 
 
 def lend_disk_keys(conn: Any, keys: Iterable[DiskKey]) -> None:
-    """Define *keys* (of encrypted disks) in libvirt, until ``take_back_disk_keys``."""
+    """Define the encryption *keys* as libvirt secrets. ``take_back_disk_keys`` removes them."""
     for key in keys:
         conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
 
 
 def take_back_disk_keys(conn: Any, ids: Iterable[str]) -> None:
-    """Remove the keys with these *ids* from libvirt, except keys that are in use to open a disk."""
+    """Remove the libvirt secrets with these *ids*, except those that ``unlocked_disks`` is using."""
     with _guard:
         for id in ids:
             if not _held[id]:
@@ -62,14 +62,15 @@ def _forget(conn: Any, id: str) -> None:
 
 
 def key_object_name(number: int) -> str:
-    """Return the name of the QEMU object with key *number*, for the option ``key-secret``."""
+    """Return the name of the QEMU secret object for the key with index *number*, as value of the option ``key-secret``.
+    """
     return f"key{number}"
 
 
 @contextmanager
 def qemu_key_options(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield the options ``--object`` that pass the keys to a QEMU program, and the descriptors that it must inherit.
-    Key number n has the name ``key_object_name(n)``."""
+    """Yield command line options ``--object`` that pass the encryption *keys* to a QEMU program, and the file
+    descriptors that the program must inherit. The key with index n is named ``key_object_name(n)``."""
     words, files = [], []
     with ExitStack() as stack:
         for number, key in enumerate(keys):

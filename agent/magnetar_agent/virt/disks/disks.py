@@ -36,16 +36,17 @@ _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
 class Disks:
-    """The methods of ``LocalHypervisor`` for disk files. They work without libvirt."""
+    """The methods of ``LocalHypervisor`` for disk files. They do not use libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """Return the facts in a disk's header, also of a disk in use; ``None`` if the file is missing."""
+        """Return format, size and backing file from the header of the disk file *path*; ``None`` if it is missing. The
+        disk may be in use. *format*: its format, never detected."""
         return qemu_img.inspect_disk(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Create an empty disk, an overlay on *backing*, or, with a *label*, a disk with a swap area or an ext4 file
-        system."""
+        """Create a disk file of *size* bytes: empty, as an overlay on *backing*, or, with *label*, with a swap area or
+        an ext4 file system. *key*: encrypts the disk."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             if label is not None:
                 _labelled(part, format, size, label, key)
@@ -55,8 +56,8 @@ class Disks:
                 _empty(part, format, size, backing)
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Run mkswap or mke2fs on an existing disk. Both programs look for known signatures at the beginning and end of
-        the disk, where a previous user may have written anything. So these two parts are overwritten first."""
+        """Create a swap area or a file system on the existing disk *path* (see ``make_disk`` for *label*). Begin and
+        end of the disk are erased first, because mkswap and mke2fs would find old signatures there."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             size = zeros.open_file_size(descriptor)
@@ -69,8 +70,9 @@ class Disks:
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Run ``qemu-img convert``. *progress* may raise to end the program. Unwritten parts of a LUKS disk do not read
-        as zeros, so zeros are written to such a disk too."""
+        """Copy the disk *source* to the new file *path* with ``qemu-img convert``. *progress*: called with the copied
+        and the total bytes; an exception from it aborts the copy. *key*: encrypts the copy, and opens an encrypted
+        source."""
         total = self._copied_size(source, source_format)
         with atomic_file(path) as part:
             if key is not None:
@@ -84,7 +86,8 @@ class Disks:
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """Run ``qemu-img convert -n``, which also writes the zeros of the source, unless the target is *blank*."""
+        """Copy the disk *source* to the existing raw disk *target* with ``qemu-img convert -n``. *progress*: see
+        ``copy_disk``. *blank*: the target contains only zeros, so zeros are not written."""
         total, more = self._copied_size(source, source_format), ["--target-is-zero"] if blank else []
         self._convert(source, source_format, target.remote or target.path, "raw", total, progress, *more)
         progress(total, total)
@@ -105,7 +108,8 @@ class Disks:
         return qemu_img.virtual_disk_size(source, format, self.qemu_user())
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Run ``qemu-img resize``; never shrinks."""
+        """Grow the disk file *path* to *size* bytes with ``qemu-img resize``. Raises ``HypervisorError`` if it is
+        larger already. *key*: opens an encrypted disk."""
         current = self.disk(path, format)
         if current is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
@@ -120,21 +124,23 @@ class Disks:
             flush_file(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write an ISO 9660 image atomically; see ``iso.write_iso``."""
+        """Write an ISO 9660 image with *files* (``{path: content}``) atomically to *path*. *label*: the volume label.
+        *flushed*: whether to flush the file to storage."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 iso.write_iso(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write a FAT16 file system atomically; see ``vfat.write_vfat``."""
+        """Write a FAT16 file system image with *files* (``{path: content}``) atomically to *path*. *label*: the volume
+        label. *flushed*: whether to flush the file to storage."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 vfat.write_vfat(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Change the group of folders and files under *paths* to QEMU's, and let the group read them."""
+        """Give QEMU's group read access to all files and folders in *paths*, recursively."""
         group = self.qemu_group()
         for top in paths:
             _open_to(top, group)
@@ -153,11 +159,10 @@ class Disks:
 
 @contextmanager
 def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
-    """Yield the path of a new file. At the end the file is *flushed* and renamed to *path*; after an error it is
-    removed. *named*: the rename is flushed too.
+    """Yield a temporary path for a new file, and rename the file to *path* at the end of the ``with`` block; after an
+    error, remove it. *flushed*: flush its content before the rename. *named*: flush the rename too.
 
-    Only owner and group have rights to the file, regardless of the program that created it. A file from an interrupted
-    attempt is removed first: a program that still writes to the old file cannot damage the new one."""
+    Only owner and group get access to the file. A temporary file of an interrupted attempt is removed first."""
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
     try:
@@ -176,7 +181,7 @@ def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterato
 
 
 def direct_io(folder: Path) -> bool:
-    """Return whether files in *folder* can be opened with O_DIRECT, which QEMU needs for the cache mode none."""
+    """Return whether the file system of *folder* supports O_DIRECT, which QEMU's cache mode none requires."""
     try:
         return _direct_io(folder.stat().st_dev, folder)
     except OSError:
@@ -208,8 +213,8 @@ def _direct_io(device: int, folder: Path) -> bool:
 
 
 def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
-    """Create the disk *part* of *size* bytes: run mkswap or mke2fs (*label* as in ``HypervisorDisks.make_disk``) on a
-    raw file, then convert the file to *format*, encrypted with the *key*."""
+    """Create the disk file *part* of *size* bytes with a swap area or an ext4 file system; *label* is as in
+    ``HypervisorDisks.make_disk``. *key*: encrypts the disk."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:
@@ -232,8 +237,8 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
 
 
 def _signed(raw: Path, label: str, name: str) -> None:
-    """Run mkswap on the file *raw* if *label* is ``swap``, otherwise mke2fs with that label. *name*: the disk's name in
-    errors."""
+    """Create a swap area on the raw disk file *raw* if *label* is ``swap``, otherwise an ext4 file system with this
+    label. *name*: the disk's name in error messages."""
     if label == "swap":
         run_program(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
     else:
@@ -242,12 +247,12 @@ def _signed(raw: Path, label: str, name: str) -> None:
 
 
 def _escaped(path: Path) -> str:
-    """Return *path* with commas escaped, for QEMU's comma-separated options of an image."""
+    """Return *path* with each comma doubled, as QEMU's comma-separated options require."""
     return str(path).replace(",", ",,")
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
-    """Write the disk *part* of *size* bytes: empty, or a qcow2 overlay on *backing*."""
+    """Create the disk file *part* of *size* bytes: empty, or a qcow2 overlay on *backing*."""
     path = backing.path if backing else part
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
@@ -260,11 +265,11 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
 
 
 def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", backing: Backing | None = None) -> None:
-    """Create the file *part*: a LUKS 1 disk (AES-256 in XTS mode), or a qcow2 whose content is encrypted in this way
-    and which may have a *backing* file.
+    """Create the encrypted disk file *part*: LUKS 1 (AES-256 in XTS mode), or a qcow2 with the same encryption, which
+    may have a *backing* file.
 
-    Key derivation is fast: slow derivation protects passphrases chosen by people, but a key of 256 random bits does not
-    need it, and each opening of the disk would take seconds.
+    The key derivation uses few iterations, because a random key of 256 bits does not need slow derivation, which would
+    delay each opening of the disk by seconds.
     """
     options = {"key-secret": disk_keys.key_object_name(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
                "ivgen-alg": "plain64", "hash-alg": "sha256", "iter-time": "10"}
@@ -294,8 +299,8 @@ def _sparse(path: Path, size: int) -> None:
 
 
 def _open_to(path: Path | str, group: int, folder: int | None = None) -> None:
-    """Change the group of the file *path* (in the open *folder*) to *group*, and let the group read it. A symbolic link
-    is skipped; the file is opened first, so that replacing the name meanwhile has no effect."""
+    """Change the group of the file *path* to *group* (a gid), with read access. *folder*: descriptor of the folder that
+    *path* is relative to. Symbolic links are skipped, and a file that is replaced meanwhile is not affected."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         status, inode = os.fstat(descriptor), f"/proc/self/fd/{descriptor}"

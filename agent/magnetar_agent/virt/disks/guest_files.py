@@ -32,11 +32,12 @@ MARK = "# Added by Magnetar: keys that were injected get their SELinux context"
 
 
 class NotWritable(Exception):
-    """The disk has no file system or file to write to; the text says why."""
+    """Raised when the disk has no suitable file system or file to write to. The message is the reason."""
 
 
 def main() -> None:
-    """Run the job whose descriptor is the argument of the program."""
+    """Run the injection job in JSON from the file descriptor that is the first command line argument, and print the
+    result as JSON."""
     job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
@@ -67,8 +68,8 @@ def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """Start qemu-nbd, which serves the job's disk at *socket* to one client and ends when this program ends. Return its
-    process. Raises ``NotWritable`` if qemu-nbd does not listen in time."""
+    """Start qemu-nbd, which serves the disk of *job* on the unix socket *socket* to one client, and return its process.
+    Raises ``NotWritable`` if qemu-nbd does not listen in time."""
     listens, output_file = folder / "pid", folder / "said"
     with output_file.open("wb") as words:
         server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
@@ -109,9 +110,9 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
 
 
 def mount_file_systems(guest: Any, partition: int) -> None:
-    """Mount the file systems of a disk in the *guest* (a guestfs handle). *partition*: 0 mounts the whole disk, which
-    has no partitions; 1 or more this partition; -1 all file systems of the operating system on the disk. Raises
-    ``NotWritable`` for -1 unless the disk has exactly one operating system, and this is a Linux."""
+    """Mount the file systems of the attached disk in *guest*, a libguestfs handle. *partition*: 0 for a disk without
+    partitions; 1 or more for this partition; -1 for all file systems of the operating system on the disk. Raises
+    ``NotWritable`` if -1 does not find exactly one operating system, or it is not Linux."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return
@@ -127,7 +128,8 @@ def mount_file_systems(guest: Any, partition: int) -> None:
 
 
 def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
-    """Write each part of the *job* into the *guest*; return the reason for each part that could not be written."""
+    """Write the SSH key, metadata, password and files of *job* into the mounted disk. *guest*: a libguestfs handle.
+    Returns ``{part: reason}`` for the parts that could not be written."""
     failed = {}
     for name, writes in (("key", _key), ("metadata", _metadata), ("password", _password), ("files", _files)):
         if job[name]:
@@ -139,7 +141,8 @@ def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(guest: Any, key: str) -> None:
-    """Add the line *key* to root's authorized_keys, unless the file has this line."""
+    """Append the SSH public key *key* to root's authorized_keys on the mounted disk, unless it is there already.
+    *guest*: a libguestfs handle."""
     guest.mkdir_p("/root/.ssh")
     guest.chown(0, 0, "/root/.ssh")
     guest.chmod(0o700, "/root/.ssh")
@@ -155,8 +158,8 @@ def _key(guest: Any, key: str) -> None:
 
 
 def _relabel(guest: Any) -> None:
-    """Make the guest set the SELinux context of root's keys when it starts, because the appliance has no SELinux
-    policy."""
+    """Add a command to the guest's rc.local that sets the SELinux context of root's SSH keys at boot: it cannot be set
+    here, because the libguestfs appliance has no SELinux policy."""
     path = next((candidate for candidate in RC_LOCALS if guest.is_file(candidate, followsymlinks=True)), None)
     script = _read(guest, path) if path else b"#!/bin/sh\n"
     if MARK.encode() in script:
@@ -196,8 +199,8 @@ def _files(guest: Any, files: list[list[str]]) -> None:
 
 
 def _read(guest: Any, path: str) -> bytes:
-    """Return the content of a guest's file. Raises ``NotWritable`` when the file is too large, or not a regular file: a
-    device may be endless."""
+    """Return the content of the file *path* on the mounted disk. Raises ``NotWritable`` if it is too large or not a
+    regular file."""
     _check(guest, path)
     if guest.filesize(path) > READ_MAX:
         raise NotWritable(f"{path} is larger than {READ_MAX} bytes")
@@ -210,13 +213,13 @@ def _write(guest: Any, path: str, content: bytes) -> None:
 
 
 def _check(guest: Any, path: str) -> None:
-    """Raise ``NotWritable`` if *path* in the guest is a FIFO (which has no reader), a device or a folder."""
+    """Raise ``NotWritable`` if *path* on the mounted disk exists and is not a regular file."""
     if guest.exists(path) and not guest.is_file(path, followsymlinks=True):
         raise NotWritable(f"{path} is not a file")
 
 
 def _plain(error: Exception) -> str:
-    """Return the error's text on one line."""
+    """Return the text of *error* on one line, at most 400 characters long."""
     return " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
 
 

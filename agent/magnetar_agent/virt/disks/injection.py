@@ -45,7 +45,8 @@ _KVM, _MODULES = Path("/dev/kvm"), Path("/lib/modules")
 
 
 class Injections:
-    """The methods of ``LocalHypervisor`` that write into guests' file systems. *state_dir* holds the appliance."""
+    """The methods of ``LocalHypervisor`` that write into guests' file systems with libguestfs. *state_dir*: folder for
+    the libguestfs appliance."""
 
     def __init__(self, state_dir: Path) -> None:
         self._appliance = state_dir / "appliance"
@@ -58,12 +59,12 @@ class Injections:
         raise NotImplementedError
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Let QEMU's user read everything under *paths*; see ``Disks.permit``."""
+        """Give QEMU's group read access to all files in *paths*, recursively; see ``Disks.permit``."""
         raise NotImplementedError
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
-        """Run ``guest_files``, which gets the disk as descriptors (``qemu_img.Nodes``). Return the parts that could not
-        be written, each with the reason."""
+        """Write the SSH key, metadata, password and files in *injection* to the file systems on *disk*. Return ``{part:
+        reason}`` for the parts that could not be written. *kvm*: whether the libguestfs appliance may use KVM."""
         if disk.remote is not None:
             raise HypervisorError(f"Nothing is written into the disk {disk.path}: it is in Ceph, for whose key the "
                                   "program that does it has no right.")
@@ -87,7 +88,8 @@ class Injections:
         return _failed(disk.path, output, injection)
 
     def lacks_injection(self) -> str:
-        """Return the first thing that the host lacks for injections; "" if nothing. Only the result "" is cached."""
+        """Return a text that names the first requirement of ``inject`` that this host lacks, such as libguestfs; "" if
+        it has all."""
         if not self._can_inject:
             if _parts() is None:
                 return "libguestfs is not installed (libguestfs0)"
@@ -102,8 +104,8 @@ class Injections:
         return ""
 
     def _has_module(self) -> bool:
-        """Return whether the Python at ``PYTHON`` has the module guestfs. The check starts a process, so after a
-        failure it is repeated only when the folders of modules have changed, and not at each heartbeat."""
+        """Return whether the system's Python has the module guestfs. A negative result is cached until the module
+        folders change, because the check starts a process."""
         searched = _searched()
         if searched == self._without_module:
             return False
@@ -116,8 +118,8 @@ class Injections:
         return True
 
     def _built(self) -> Path:
-        """Return the folder of the appliance. Build it first if it is missing or the host's packages in it have
-        changed."""
+        """Return the folder of the libguestfs appliance. Build the appliance if it is missing or if packages that it
+        contains have changed."""
         with self._building:
             make_state_folder(self._appliance.parent)
             lock = self._appliance.with_name("appliance.lock")
@@ -132,7 +134,8 @@ class Injections:
 
 
 def _searched() -> dict[str, int]:
-    """Return the modification times in ns of the system's Python and its folders of modules (``SEARCHED``), by path."""
+    """Return ``{path: modification time in ns}`` of the system's Python and its module folders, to detect that a module
+    was installed."""
     times: dict[str, int] = {}
     for path in (Path(PYTHON), *(path for pattern in SEARCHED for path in Path("/").glob(pattern[1:]))):
         with suppress(OSError):
@@ -145,7 +148,7 @@ def _parts() -> Path | None:
 
 
 def _folder(stack: ExitStack, user: tuple[int, int]) -> str:
-    """Return a new folder owned by *user*. *stack* removes it with its content, also when the program was killed."""
+    """Return the path of a new temporary folder owned by *user* (uid, gid). It is removed when *stack* closes."""
     made = tempfile.mkdtemp(prefix="magnetar-inject-")
     stack.callback(shutil.rmtree, made, ignore_errors=True)
     os.chown(made, *user)
@@ -153,8 +156,9 @@ def _folder(stack: ExitStack, user: tuple[int, int]) -> str:
 
 
 def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
-    """Return the parts of *injection* that failed, each with the reason, from the program's *output*. Check the output
-    strictly: the program has read data of a guest's image. *path*: the disk, for errors."""
+    """Return ``{part: reason}`` for the parts of *injection* that could not be written, parsed from the *output* of
+    ``guest_files``. The output is not trusted, because that program reads the guest's disk. *path*: the disk, for
+    errors."""
     try:
         answer: Any = json.loads(output[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})
@@ -166,5 +170,5 @@ def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
 
 
 def _printable_text(text: object) -> str:
-    """Return *text* shortened and with unprintable characters replaced, for logs and replies."""
+    """Return *text* without unprintable characters and at most 400 characters long, for logs and API responses."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:400])

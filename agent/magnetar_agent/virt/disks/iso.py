@@ -17,9 +17,9 @@ SECTOR = 2048
 
 
 def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
-    """Write an image named *label* with *files* (path with ``/`` between folders, to content) to *target*. Equal
-    contents are stored once. Images with the same paths and sizes differ only in their contents, so all other parts are
-    cached: creating an image is slow, replacing contents is fast.
+    """Write an ISO 9660 image with *files* (``{path: content}``) to *target*. *label*: the volume label. Equal contents
+    are stored once. The structure of images with the same paths and sizes is cached, so that only contents must be
+    written.
     """
     contents = {content: at for at, content in enumerate(dict.fromkeys(files.values()))}
     image, places = _empty(label, tuple((path, contents[files[path]]) for path in sorted(files)),
@@ -34,9 +34,9 @@ def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
 
 @lru_cache(maxsize=32)
 def _empty(label: str, paths: tuple[tuple[str, int], ...], sizes: tuple[int, ...]) -> tuple[memoryview, list[int]]:
-    """Return an image whose files contain only zeros, and the offset of each content. *paths*: each file's path and the
-    index of its content; *sizes*: the bytes of each content. The names in plain ISO 9660 are numbers, because it allows
-    neither ``meta_data.json`` nor ``2009-04-04``."""
+    """Return an ISO image in which all file contents are zeros, and the offset of each content. *paths*: pairs (path,
+    index of its content). *sizes*: bytes of each content. The plain ISO 9660 names are numbers; the real names are in
+    Joliet and Rock Ridge."""
     image = pycdlib.PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=label)
     plain, first = {"": ""}, dict[int, str]()

@@ -53,7 +53,7 @@ _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
 
 
 class Exports:
-    """The methods of ``LocalHypervisor`` that serve disks to other hosts."""
+    """The methods of ``LocalHypervisor`` that serve disks over NBD to QEMUs on other hosts."""
 
     connection: ConnectionPool
 
@@ -66,7 +66,7 @@ class Exports:
         raise NotImplementedError
 
     def serve(self, export: Export) -> None:
-        """Start ``qemu-nbd``, whose output goes to the agent's log."""
+        """Start qemu-nbd for *export*, unless it is running already, and wait until it listens."""
         with self._guard:
             server = self._servers.get(export.id)
             if server and server.export != export:
@@ -77,20 +77,20 @@ class Exports:
         server.wait()
 
     def serving(self, id: str) -> Export | None:
-        """Return the export with this *id*; ``None`` if no thread serves it."""
+        """Return the export with this *id*; ``None`` if it is not being served."""
         server = self._servers.get(id)
         return server.export if server else None
 
     def unserve(self, id: str) -> None:
-        """Stop qemu-nbd with SIGTERM, so that it flushes its caches."""
+        """Stop the qemu-nbd of the export *id*, after it has flushed its caches."""
         with self._guard:
             server = self._servers.pop(id, None)
             if server:
                 server.end()
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
-        """Make QEMU read from its disk at *socket* (``qemu-io`` in QEMU's monitor), so that its NBD client connects
-        again. The client does that only at a request, which fails: libvirt 9.0 cannot set QEMU's reconnect-delay."""
+        """Make the QEMU of the domain *uuid* read from its NBD disk at *socket*, so that its NBD client connects again.
+        QEMU reconnects only when a read or write fails, because libvirt 9.0 cannot set its option reconnect-delay."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():
@@ -102,14 +102,14 @@ class Exports:
         self.connection.ask(f"reconnect a disk of the domain {uuid}", uuid, read)
 
     def close_exports(self) -> None:
-        """Stop the qemu-nbd of all exports."""
+        """Stop the qemu-nbd processes of all exports."""
         for id in list(self._servers):
             self.unserve(id)
 
 
 class _NbdServer(threading.Thread):
-    """The thread that runs the qemu-nbd of one disk. It must live as long as the program: setpriv ends the program
-    together with the thread that started it."""
+    """A thread that runs qemu-nbd for one disk and restarts it after a failure. The thread must not end before
+    qemu-nbd, because setpriv kills qemu-nbd when the thread that started it ends."""
 
     def __init__(self, export: Export, user: tuple[int, int]) -> None:
         super().__init__(name=f"export {export.id[:8]}", daemon=True)
@@ -120,7 +120,7 @@ class _NbdServer(threading.Thread):
         self.start()
 
     def wait(self) -> None:
-        """Wait until qemu-nbd listens. Raises ``HypervisorError`` with its output when it does not."""
+        """Wait until qemu-nbd listens. Raises ``HypervisorError`` with qemu-nbd's output if it does not."""
         deadline, failures = time.monotonic() + READY, self._failures + ATTEMPTS
         while not self._listens.wait(LOOK) and time.monotonic() < deadline and self._failures < failures:
             pass
@@ -129,7 +129,7 @@ class _NbdServer(threading.Thread):
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
     def end(self) -> None:
-        """Stop qemu-nbd, and wait until it has closed the disk."""
+        """Stop qemu-nbd and wait until it has closed the disk. Remove its socket and overlay."""
         self._ended.set()
         process = self._process
         if process and process.poll() is None:
@@ -182,8 +182,8 @@ class _NbdServer(threading.Thread):
                 "json:" + json.dumps(self._node())]
 
     def _node(self) -> dict[str, Any]:
-        """Return the block nodes for qemu-nbd. They state all formats, and that volumes have no backing file, so that
-        headers of disks have no effect."""
+        """Return the disk as a QEMU block node (JSON) for qemu-nbd. Formats and backing files are stated explicitly, so
+        that a header written by a guest has no effect."""
         disk = self.export.disk
         file = {"driver": "host_device" if disk.block else "file", "filename": str(disk.path)}
         if disk.shareable:  # a multiattach disk is raw and is opened without a lock
@@ -210,8 +210,8 @@ class _NbdServer(threading.Thread):
                      str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
     def _until_it_listens(self) -> None:
-        """Connect to qemu-nbd and wait for its greeting, then record that it listens. If qemu-nbd ends first, the
-        connection ends too."""
+        """Connect to qemu-nbd and wait for its NBD greeting, then set the event that it listens. If qemu-nbd ends
+        first, set nothing."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(READY)
             probe.connect(str(self.export.socket))
@@ -220,7 +220,8 @@ class _NbdServer(threading.Thread):
                 self._listens.set()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Log the output of qemu-nbd until its end; keep the last line for errors."""
+        """Log the output of qemu-nbd, whose *process* is running, until it ends. The last line is stored for error
+        messages."""
         assert process.stderr is not None
         for line in iter(process.stderr.readline, b""):
             self._said = line.decode(errors="replace").strip()[:500]

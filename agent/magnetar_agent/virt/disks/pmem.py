@@ -16,11 +16,11 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Pmem:
-    """The methods of ``LocalHypervisor`` for persistent memory."""
+    """The methods of ``LocalHypervisor`` for persistent memory (PMEM)."""
 
     def empty_pmem(self, path: Path) -> None:
-        """Overwrite a whole namespace of persistent memory at *path* with zeros (daxio); *path* may also be a file that
-        is used in place of a namespace."""
+        """Overwrite the PMEM namespace at *path* with zeros, by the program daxio. *path* may also be a regular file
+        that is used as a namespace."""
         try:
             if stat.S_ISREG(path.stat().st_mode):
                 _empty_file(path)
@@ -39,8 +39,8 @@ class Pmem:
 
 
 def _empty_file(path: Path) -> None:
-    """Overwrite a file with zeros in place. Its size, which identifies the namespace, never changes, even if the agent
-    crashes meanwhile."""
+    """Overwrite the file with zeros without changing its size, because the size identifies the namespace even after a
+    crash."""
     with path.open("r+b", buffering=0) as file:
         for start, end in _written(file.fileno()):
             at = start
@@ -50,7 +50,8 @@ def _empty_file(path: Path) -> None:
 
 
 def _written(file: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each part of the open *file* that is not a hole."""
+    """Yield the pairs (start, end) of the byte ranges of the open *file* (a descriptor) that contain data, without its
+    holes."""
     end = 0
     while True:
         try:

@@ -33,8 +33,8 @@ HEADER, NAME_MAX = 104, 1023
 
 
 def create_qcow2(path: Path, size: int, backing: Backing | None = None) -> None:
-    """Write a new image of *size* bytes (rounded up to 512); not flushed. Raises ``OSError``, or ``HypervisorError``
-    when the backing file does not exist."""
+    """Create the empty qcow2 image *path* of *size* bytes, rounded up to 512. The file is not flushed. Raises
+    ``OSError``; ``HypervisorError`` if the *backing* file does not exist or the size is too large."""
     if backing is not None and not backing.path.is_file():
         raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing.path} does not exist.")
     size = -(-size // 512) * 512
@@ -52,8 +52,8 @@ def create_qcow2(path: Path, size: int, backing: Backing | None = None) -> None:
 
 
 def _header(size: int, entries: int, backing: Backing | None) -> bytes:
-    """Return the bytes of the header, its extensions and the name of the backing file. *size*: the disk's bytes;
-    *entries*: of the L1 table."""
+    """Return the qcow2 header with its extensions and the name of the *backing* file. *size*: virtual size in bytes.
+    *entries*: number of entries in the L1 table."""
     name, extensions = b"", b""
     if backing is not None:
         name, format_name = os.fsencode(backing.path), backing.format.encode()

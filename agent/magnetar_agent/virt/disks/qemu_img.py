@@ -39,15 +39,15 @@ BENEATH = ("base", "rescue.base")
 
 
 def inspect_disk(path: Path, format: str) -> DiskSeen:
-    """Return the facts in the header of a disk of this *format*; a backing file that it names is not read. The format
-    is never detected, because a guest can write any header into its raw disk."""
+    """Return size, backing file and encryption from the header of the disk *path*. *format*: its format, which is not
+    detected, because a guest can write any header to a raw disk. The backing file is not opened."""
     with _open_disk(path, os.O_RDONLY) as descriptor:
         return _seen(descriptor, path, format)
 
 
 def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
-    """Return the size in bytes that a guest sees of the disk *source*, local or remote. *user*: the ids of QEMU's user
-    and group."""
+    """Return the virtual size in bytes of the disk *source*, a local file or a network disk. *user*: QEMU's uid and
+    gid."""
     if isinstance(source, Path):
         return inspect_disk(source, format).virtual_size
     output = run_program(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],
@@ -56,15 +56,15 @@ def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int
 
 
 def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
-    """Return the user that qemu-img runs as: QEMU's *user*, or root (``None``) if one of the disks *places* is in Ceph,
-    because root has Ceph's key."""
+    """Return the uid and gid that qemu-img has to run with: *user* (QEMU's), or ``None`` for root if a disk in *places*
+    is in Ceph, because only root can read the Ceph key."""
     ceph = any(isinstance(place, NetworkSource) and place.protocol == "rbd" for place in places)
     return None if ceph else user
 
 
 class Nodes:
-    """The disks of one run of qemu-img, passed as open descriptors. QEMU's *user* may use the files inside the context;
-    their owners are restored afterwards."""
+    """The disks that one run of qemu-img uses, opened as file descriptors. Inside the ``with`` block, *user* (QEMU's
+    uid and gid) owns the files; afterwards their owners are restored. *key*: of an encrypted disk among them."""
 
     def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user
@@ -81,9 +81,9 @@ class Nodes:
         self._undo.close()
 
     def source(self, source: Path | NetworkSource, format: str, write: bool = False) -> str:
-        """Return qemu-img's argument for the disk *source* and its backing files; *write*: open the disk for writing
-        too. Raises ``HypervisorError`` if the header of a qcow2 names a backing file that the agent did not create the
-        disk on."""
+        """Return the qemu-img argument for the disk *source* and its backing file. *write*: whether to open the disk
+        for writing. Raises ``HypervisorError`` if a qcow2 header names a backing file that the agent did not set,
+        because a guest may have written it."""
         if isinstance(source, NetworkSource):
             return "json:" + json.dumps(_remote(source))
         descriptor = self._open(source, write)
@@ -100,7 +100,8 @@ class Nodes:
         return "json:" + json.dumps(node)
 
     def target(self, target: Path | NetworkSource, format: str) -> tuple[list[str], str]:
-        """Return arguments of ``convert -n`` for an existing disk to write to: options, and the target."""
+        """Return the arguments of ``qemu-img convert -n`` for the existing disk *target*: a list of options, and the
+        file name."""
         if isinstance(target, NetworkSource):
             return ["-O", "raw"], "json:" + json.dumps(_remote(target))
         file = self._file(self._open(target, write=True))
@@ -145,9 +146,8 @@ class Nodes:
 
 
 def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
-    """Raise ``HypervisorError`` if the header of a qcow2 among *disks* names a backing file that the agent did not
-    create the disk on. QEMU and libvirt ignore the header, since domain definitions state the backing files; other
-    tools may use the header. *user*: the ids of QEMU's user and group."""
+    """Raise ``HypervisorError`` if the header of a qcow2 in *disks* names a backing file that the agent did not set:
+    qemu-nbd or qemu-img would open it, and a guest may have written the header. *user*: QEMU's uid and gid."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:
@@ -156,8 +156,8 @@ def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 
 @contextmanager
 def _open_disk(path: Path, how: int) -> Iterator[int]:
-    """Yield an open descriptor of the file or block device at *path*. *how*: flags of open(2). Raises
-    ``HypervisorError`` if *path* is relative, of another type, or cannot be opened."""
+    """Open the file or block device *path*, and yield its descriptor. *how*: flags of open(2). Raises
+    ``HypervisorError`` if *path* is relative, cannot be opened, or is neither a file nor a block device."""
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     try:
@@ -190,8 +190,8 @@ def _seen(descriptor: int, path: Path, format: str) -> DiskSeen:
 
 
 def _luks_begin(descriptor: int, path: Path) -> int:
-    """Return the offset in bytes of the content in the open disk *descriptor*. Raises ``HypervisorError`` naming *path*
-    if its format is not LUKS 1."""
+    """Return the offset in bytes at which the content of a LUKS disk begins. *descriptor*: of the open disk. Raises
+    ``HypervisorError`` naming *path* if the disk is not LUKS 1."""
     head = os.pread(descriptor, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
     magic, version, sectors = _LUKS.unpack(head)
     if magic != b"LUKS\xba\xbe" or version != 1:
@@ -200,8 +200,7 @@ def _luks_begin(descriptor: int, path: Path) -> int:
 
 
 def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
-    """Give *group* read access to the open file *descriptor* with the *status* of fstat(2); ``Disks.permit`` does the
-    same for paths."""
+    """Give the group *group* (a gid) read access to the open file *descriptor*. *status*: result of fstat(2) for it."""
     if status.st_gid != group:
         os.fchown(descriptor, -1, group)
     if not status.st_mode & 0o040:
@@ -209,7 +208,7 @@ def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
 
 
 def _remote(remote: NetworkSource) -> dict[str, Any]:
-    """Return QEMU's block node, as JSON, for the raw disk *remote*, which is reached over the network."""
+    """Return the QEMU block node (JSON) for the raw network disk *remote*: a Ceph RBD image or an NBD export."""
     words: dict[str, object] = {"driver": remote.protocol}
     if remote.protocol == "rbd":
         pool, _slash, image = remote.name.partition("/")

@@ -31,14 +31,14 @@ _ABSENT, _THERE, _DONE, _OPEN = ("(2) No such file or directory", "(17) File exi
 
 
 class RbdTools:
-    """The implementation of ``RbdPool`` with Ceph's tools ``rbd`` and ``ceph``. *place*: the ``NetworkSource`` that all
-    images of the pool have in common; only the image's name is missing in it."""
+    """A Ceph pool, controlled by the programs ``rbd`` and ``ceph``. Implements ``RbdPool``. *place*: the network source
+    that all images of the pool have in common (monitors, user, pool)."""
 
     def __init__(self, place: NetworkSource) -> None:
         self.place, self.pool = place, place.name.partition("/")[0]
 
     def source(self, name: str) -> NetworkSource:
-        """Return the location of the image *name* for QEMU, which gets the user's key from a secret of libvirt."""
+        """Return the network source of the image *name* for QEMU."""
         return replace(self.place, name=f"{self.pool}/{name}")
 
     def names(self) -> list[str]:
@@ -46,21 +46,22 @@ class RbdTools:
         return sorted(json.loads(self._rbd("list the images", "ls", "--format=json")))
 
     def size(self, name: str) -> int | None:
-        """Return the size of an image in bytes (``rbd info``); ``None`` if there is no such image."""
+        """Return the size of the image *name* in bytes (``rbd info``); ``None`` if there is no such image."""
         info = self._seen(name, "info")
         return None if info is None else int(info["size"])
 
     def make(self, name: str, size: int) -> None:
-        """Create an empty image of *size* bytes (``rbd create``), with the features that the cluster configures."""
+        """Create the empty image *name* of *size* bytes (``rbd create``). Raises ``Conflict`` if it exists."""
         self._new(name, f"make {name}", "create", "--image", name, "--size", f"{size}B")
 
     def clone(self, base: str, name: str) -> None:
-        """Create the image *name* as a clone of the snapshot of *base* (``rbd clone``)."""
+        """Create the image *name* as a clone of the base image *base*, from its protected snapshot (``rbd clone``).
+        Raises ``Conflict`` if *name* exists."""
         self._new(name, f"clone {base}", "clone", "--image", base, "--snap", SNAPSHOT, "--dest-pool", self.pool,
                   "--dest", name)
 
     def grow(self, name: str, size: int) -> None:
-        """Grow the image *name* to *size* bytes (``rbd resize``); never shrink it."""
+        """Grow the image *name* to *size* bytes (``rbd resize``). A larger image is not changed."""
         current_size = self.size(name)
         if current_size is None:
             raise HypervisorError(f"The image {name} is gone from the pool {self.pool!r} of Ceph. Restore it there.")
@@ -68,7 +69,8 @@ class RbdTools:
             self._rbd(f"grow {name}", "resize", "--image", name, "--size", f"{size}B", "--no-progress")
 
     def remove(self, name: str) -> None:
-        """Remove the image *name* (``rbd rm``). If a client has the image open, try again for a while."""
+        """Remove the image *name* (``rbd rm``); a missing image is ignored. While a client has it open, retry for some
+        time."""
         end = time.monotonic() + OPEN
         while True:
             try:
@@ -83,12 +85,12 @@ class RbdTools:
                 return
 
     def is_base(self, name: str) -> bool:
-        """Return whether the image has the protected snapshot of a base (``rbd snap ls``)."""
+        """Return whether the image *name* has the protected snapshot from which other images are cloned."""
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
-        """Make the image a base: run ``rbd snap create`` and ``snap protect``. No error if another host does the same
-        at the same time."""
+        """Make the image *name* a base for clones: create its snapshot and protect it. If another host does the same
+        concurrently, this is not an error."""
         at = ("--image", name, "--snap", SNAPSHOT)
         for words, fine in ((("create", *at, "--no-progress"), _THERE), (("protect", *at), _DONE)):
             try:
@@ -98,8 +100,8 @@ class RbdTools:
                     raise
 
     def remove_base(self, name: str) -> None:
-        """Run ``rbd children``, ``snap unprotect``, ``snap rm`` and ``rm``. If another host fills, clones or removes
-        the base meanwhile, give up without an error."""
+        """Remove the base image *name* and its snapshot, unless it has clones. If another host uses or removes the
+        image concurrently, do nothing."""
         if self.size(name) is None:
             return
         protected = self._snapshot(name)
@@ -118,14 +120,15 @@ class RbdTools:
                 raise
 
     def _snapshot(self, name: str) -> bool | None:
-        """Return whether the snapshot of a base is protected; ``None`` when there is no snapshot."""
+        """Return whether the snapshot for clones of the image *name* is protected; ``None`` if it has no such snapshot.
+        """
         snapshots = self._seen(name, "snap", "ls") or ()
         return next((snapshot.get("protected") == "true" for snapshot in snapshots if snapshot["name"] == SNAPSHOT),
                     None)
 
     def _seen(self, name: str, *words: str) -> Any:
-        """Run the command ``rbd`` with the arguments *words* for the image *name*, and return its parsed output;
-        ``None`` when there is no such image."""
+        """Run ``rbd`` with the arguments *words* for the image *name*, and return the parsed JSON output; ``None`` if
+        there is no such image."""
         try:
             return self._look(name, *words)
         except HypervisorError as error:
@@ -140,7 +143,7 @@ class RbdTools:
         return json.loads(self._rbd(f"look at {name}", *words, "--format=json", "--image", name))
 
     def room(self) -> tuple[int, int]:
-        """Return total and free bytes of the pool (``ceph df``), with replicated data counted once."""
+        """Return the total and the free bytes of the pool (``ceph df``), without replicas."""
         usage = json.loads(self._run("ceph", "look for room", "df", "--format=json"))
         pool: dict[str, Any] | None = next((candidate for candidate in usage["pools"]
                                             if candidate["name"] == self.pool), None)
@@ -151,7 +154,8 @@ class RbdTools:
         return free + int(pool["stats"].get("stored", pool["stats"]["bytes_used"])), free
 
     def identity(self) -> str:
-        """Return the uuid of the cluster (``ceph fsid``) and the name of the pool."""
+        """Return the uuid of the Ceph cluster (``ceph fsid``), a slash, and the name of the pool. It is equal on all
+        hosts that use the same pool."""
         return f"{self._run('ceph', 'read the uuid of the cluster', 'fsid').strip()}/{self.pool}"
 
     def _new(self, name: str, purpose: str, *words: str) -> None:
@@ -174,8 +178,8 @@ class RbdTools:
 
 @dataclass(frozen=True)
 class RoomSeen:
-    """The cached size and free space of a pool, or the cached error of reading them. Without the cache, each read would
-    wait for a cluster that does not answer."""
+    """A cached result of reading a Ceph pool's size and free space: the values, or the error. Without the cache, each
+    read would wait for a cluster that does not respond."""
 
     pool: str
     at: float
@@ -184,19 +188,19 @@ class RoomSeen:
 
     @classmethod
     def look(cls, pool: str, tools: RbdTools) -> RoomSeen:
-        """Read size and free space of *pool* with *tools*. Return a new ``RoomSeen`` with them, or with the error of
-        the read."""
+        """Read the size and free space of *pool* with *tools*. Return them as a new ``RoomSeen``, which contains the
+        error if the read failed."""
         try:
             return cls(pool, time.monotonic(), tools.room())
         except HypervisorError as error:
             return cls(pool, time.monotonic(), (0, 0), error)
 
     def is_good(self, pool: str) -> bool:
-        """Return whether the cached values are of this *pool* and at most a minute old."""
+        """Return whether the cached values belong to *pool* and are at most a minute old."""
         return self.pool == pool and time.monotonic() < self.at + GOOD
 
     def total_and_free(self) -> tuple[int, int]:
-        """Return total and free bytes. Raises the cached ``HypervisorError`` if the read failed."""
+        """Return the cached total and free bytes. Raises the cached ``HypervisorError`` if the read failed."""
         if self.error is not None:
             raise HypervisorError(self.error.message)
         return self.room

@@ -27,8 +27,8 @@ SILENCE = 60.0
 
 @contextmanager
 def exported_image(image: CephImage, user: User) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Yield size and content of an RBD image, from ``ceph fsid``, ``rbd info`` and ``rbd export``; see
-    ``HypervisorStorage.export_image``."""
+    """Yield the size in bytes and the content, in chunks, of a Glance image that is stored in Ceph RBD. *user*: uid and
+    gid that the Ceph programs run with. Raises ``HypervisorError`` if the image is in another Ceph cluster."""
     purpose = f"read the image {image.name} in the pool {image.pool!r} of Ceph"
     with ExitStack() as stack:
         files = [unnamed_file(stack, _read(path)) for path in (image.conf, keyring_path(image))]
@@ -56,8 +56,8 @@ def _size(output: str, purpose: str) -> int:
 
 
 def keyring_path(image: CephImage) -> Path:
-    """Return the path of the keyring of the image's user: ``CLUSTER.client.USER.keyring``, in the folder of
-    ``image.conf``, which is named ``CLUSTER.conf``."""
+    """Return the path of the keyring file of the image's Ceph user, next to its ``CLUSTER.conf``:
+    ``CLUSTER.client.USER.keyring``."""
     return image.conf.with_name(f"{image.conf.stem}.client.{image.user}.keyring")
 
 

@@ -48,7 +48,7 @@ _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--servic
 
 
 class Storage:
-    """The methods of ``LocalHypervisor`` for storage pools."""
+    """The methods of ``LocalHypervisor`` for libvirt storage pools."""
 
     connection: ConnectionPool
     templates: Path
@@ -58,8 +58,8 @@ class Storage:
     _identities: Mapping[str, tuple[float, str]] = MappingProxyType({})
 
     def start_pools(self, conn: Any) -> None:
-        """Call virStoragePoolCreate for stopped RBD pools until all run, or the connection ends: after a power cut a
-        host may be up before the cluster is."""
+        """Start stopped RBD storage pools with autostart, and retry until all run or the connection *conn* ends: after
+        a power failure, a host may boot before the Ceph cluster is available."""
         flags = (libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART |
                  libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
         last_error = ""
@@ -78,17 +78,17 @@ class Storage:
             return  # the next connection begins again
 
     def check_pool(self, pool: str) -> None:
-        """Raise ``Conflict`` if libvirt has no such pool, or it does not run (virStoragePoolIsActive)."""
+        """Raise ``Conflict`` if libvirt has no storage pool *pool* or the pool is not active."""
         self._in(pool, "look", lambda _found: None)
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
-        """Return the pool's volumes by name (virStoragePoolListAllVolumes)."""
+        """Return ``{name: volume}`` of all volumes in the storage pool *pool*."""
         return self._in(pool, "list what is there", lambda storage_pool: {
             volume.name(): _content(storage_pool, volume) for volume in storage_pool.listAllVolumes()})
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """Return the volume *name* (virStorageVolLookupByName), after virStoragePoolRefresh if libvirt does not know
-        it; ``None`` if there is none."""
+        """Return the volume *name* in the storage pool *pool*; ``None`` if there is none. Refreshes the pool first if
+        libvirt does not know the volume."""
         def look(storage_pool: Any) -> PoolContent | None:
             volume = _lookup(storage_pool, name)
             if volume is None:
@@ -98,7 +98,7 @@ class Storage:
         return self._in(pool, f"look for {name}", look)
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Create a raw volume of *size* bytes (virStorageVolCreateXML)."""
+        """Create the raw volume *name* of *size* bytes in the storage pool *pool*. Raises ``Conflict`` if it exists."""
         def make(storage_pool: Any) -> None:
             if _lookup(storage_pool, name) is not None:
                 raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
@@ -106,7 +106,8 @@ class Storage:
         self._in(pool, f"make {name}", make, changes=True)
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Call virStorageVolResize; for LVM, run lvextend, because libvirt cannot resize logical volumes."""
+        """Grow the volume *name* in the storage pool *pool* to *size* bytes. For LVM this runs lvextend, because
+        libvirt cannot resize logical volumes."""
         def grow(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             if volume is None:
@@ -127,8 +128,8 @@ class Storage:
             self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Overwrite the volume, then call virStorageVolDelete. *wipe*: 0 for the whole volume (virStorageVolWipe); a
-        number of bytes at the beginning, which the agent overwrites itself; ``None`` for no overwriting."""
+        """Erase and remove the volume *name* in the storage pool *pool*. *wipe*: number of bytes at the beginning to
+        erase; 0 for the whole volume; ``None`` to erase nothing. A missing volume is ignored."""
         def look(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             return None if volume is None else str(volume.path())
@@ -150,22 +151,22 @@ class Storage:
         self._in(pool, f"remove {name}", remove, changes=True)
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """Return total and free bytes (virStoragePoolGetInfo). The values are from libvirt's last change or refresh of
-        the pool."""
+        """Return the total and the free bytes of the storage pool *pool*, as of libvirt's last change or refresh of the
+        pool."""
         def look(storage_pool: Any) -> tuple[int, int]:
             _state, total, _used, free = storage_pool.info()
             return int(total), int(free)
         return self._in(pool, "look for room", look)
 
     def rbd_pool(self, pool: str) -> RbdTools:
-        """Return the RBD pool behind a storage pool of libvirt, without the key, which Ceph's tools read from
+        """Return the Ceph pool that libvirt's storage pool *pool* refers to. The Ceph programs read the key from
         ``/etc/ceph``."""
         return RbdTools(self._in(pool, "look", lambda storage_pool: rbd_source(storage_pool.XMLDesc(), "",
                                                                                storage_pool)))
 
     def pool_identity(self, pool: str) -> str:
-        """Return FSID/POOL of Ceph (``ceph fsid``), or the uuid of the volume group (``vgs``). Each is read every
-        ``IDENTITY_KEPT`` seconds only, because a process must be started for it."""
+        """Return a text that is equal on all hosts with the same storage: Ceph's FSID/POOL, or the uuid of the LVM
+        volume group. Cached for ``IDENTITY_KEPT`` seconds, because reading it starts a process."""
         known = self._identities.get(pool)
         if known is None or time.monotonic() > known[0] + IDENTITY_KEPT:
             kind, group = self._in(pool, "look", lambda storage_pool: _type_and_source(storage_pool.XMLDesc()))
@@ -174,12 +175,13 @@ class Storage:
         return known[1]
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Return a context manager that yields size and content of an RBD image; see ``rbd_export``."""
+        """Return a context manager that yields the size in bytes and the content, in chunks, of an RBD image; see
+        ``rbd_export``."""
         return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """Return total and free bytes from ``ceph df``, since libvirt reports the whole cluster, including replicas.
-        Raises ``Conflict`` for a pool that does not run, even if the values are cached."""
+        """Return the total and the free bytes of the Ceph pool behind *pool*, from ``ceph df``: libvirt reports the
+        whole cluster with all replicas. Raises ``Conflict`` if the storage pool is not active."""
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
             self._rbd_room = RoomSeen.look(pool, tools)
@@ -187,8 +189,9 @@ class Storage:
 
     def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,
             wipes: bool = False) -> T:
-        """Return the result of *function*, called with libvirt's storage pool *pool*; see
-        ``ConnectionPool.ask_storage``. Raises ``Conflict`` if there is no such pool or it does not run."""
+        """Call *function* with libvirt's storage pool *pool*, and return its result. *purpose*, *changes*, *wipes*: see
+        ``ConnectionPool.ask_storage``. Raises ``Conflict`` if there is no such pool or it is not active, and
+        ``NoSpace`` if it is full."""
         def call(conn: Any) -> T:
             try:
                 storage_pool = conn.storagePoolLookupByName(pool)
@@ -211,20 +214,21 @@ def _extend(path: str, size: int) -> None:
 
 
 def _type_and_source(xml: str) -> tuple[str, str]:
-    """Return the type of a libvirt pool and the name of its source, from its *xml*."""
+    """Return the type of a libvirt storage pool (such as rbd) and the name of its source (Ceph pool or volume group).
+    *xml*: of the pool."""
     pool = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return pool.get("type", ""), pool.findtext("source/name") or pool.findtext("name") or ""
 
 
 def _group_uuid(group: str) -> str:
-    """Return the uuid of a volume group of LVM."""
+    """Return the uuid of the LVM volume group named *group*."""
     words = ["vgs", "--noheadings", "--options", "vg_uuid", "--", group]
     return run_program([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words,
                        f"read the uuid of the volume group {group}").strip()
 
 
 def _zero(path: Path, size: int) -> None:
-    """Overwrite the first *size* bytes with zeros, or the whole volume if it is smaller."""
+    """Overwrite the first *size* bytes of the volume at *path* with zeros; the whole volume if it is smaller."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -237,7 +241,8 @@ def _zero(path: Path, size: int) -> None:
 
 
 def _roomy(work: Callable[[], T]) -> T:
-    """Return the result of *work*. Raises ``NoSpace`` for an error about missing space."""
+    """Return the result of *work*. If it raises ``HypervisorError`` about a lack of space, raise ``NoSpace`` instead.
+    """
     try:
         return work()
     except HypervisorError as error:
@@ -266,7 +271,8 @@ def _content(pool: Any, volume: Any) -> PoolContent:
 
 
 def rbd_source(xml: str, name: str, pool: Any) -> NetworkSource:
-    """Return the location of the image *name* for QEMU, from the *xml* of a libvirt pool of type rbd."""
+    """Return the network source of the RBD image *name* for QEMU. *xml*: of the libvirt storage pool *pool*, which is
+    of type rbd."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
         raise HypervisorError("The storage pool does not say where it is: its XML has no name of a Ceph pool.")

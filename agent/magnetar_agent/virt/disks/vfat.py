@@ -29,14 +29,15 @@ END = 0xFFFF
 
 
 class _Volume:
-    """The clusters of a FAT16 volume, allocated in order, with the file allocation table."""
+    """A FAT16 volume that is written to *target*: its data clusters, allocated in order, and its file allocation table.
+    """
 
     def __init__(self, target: BinaryIO) -> None:
         self.target, self.table = target, [0xFFF8, END]
 
     def put(self, content: bytes) -> int:
-        """Write *content* into the next free clusters. Return the number of the first one, 0 for no content. Raises
-        ``HypervisorError`` when the volume is full."""
+        """Write *content* into newly allocated clusters. Return the number of the first cluster; 0 if *content* is
+        empty. Raises ``HypervisorError`` if the volume is full."""
         count = -(-len(content) // CLUSTER)
         if not count:
             return 0
@@ -49,14 +50,15 @@ class _Volume:
         return first
 
     def write(self, cluster: int, content: bytes) -> None:
-        """Write *content* at the beginning of *cluster*, and on into the next clusters; 0 is the root folder."""
+        """Write *content* from the beginning of *cluster* on, across the following clusters. Cluster 0 means the root
+        directory."""
         self.target.seek(ROOT_AT if cluster == 0 else DATA_AT + (cluster - 2) * CLUSTER)
         self.target.write(content)
 
 
 def write_vfat(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
-    """Write a file system named *label* with *files* (path with ``/`` between folders, to content) to *target*, which
-    is empty. Names are ASCII."""
+    """Write a FAT16 file system with *files* (``{path: content}``) to the empty file *target*. *label*: the volume
+    label. Paths must be ASCII."""
     volume = _Volume(target)
     target.truncate(SIZE)
     first = _entry(label.encode().ljust(11), LABEL, 0, 0)
@@ -71,7 +73,8 @@ def write_vfat(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None
 
 
 def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
-    """Return the *files* as nested mappings: one for each folder, from name to content or to the mapping of a folder.
+    """Convert *files* (``{path: content}``) to nested dicts, one for each folder: ``{name: content, or dict of a
+    folder}``.
     """
     top: dict[str, object] = {}
     for path, content in sorted(files.items()):
@@ -84,8 +87,9 @@ def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
 
 
 def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> bytes:
-    """Write the files and folders of the mapping *inside* (``_tree``) to *volume*. Return the directory entries for
-    them, which the caller writes. *own_cluster*: the first cluster of the folder that they are in, 0 for the root."""
+    """Write the files and folders in *inside*, a dict from ``_tree``, to *volume*. Return their directory entries,
+    which the caller writes into the parent folder. *own_cluster*: first cluster of the parent folder; 0 for the root.
+    """
     folder_entries = b""
     for number, (name, child) in enumerate(inside.items()):
         if isinstance(child, dict):
@@ -100,8 +104,8 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """Return the directory entries of the file or folder *name*: one or more for its long name, and one for a short
-    name that is made from *number*. *kind*: its FAT attributes; *at*: its first cluster; *size*: bytes."""
+    """Return the FAT directory entries of a file or folder: several for the long *name*, and one for a short name
+    generated from *number*. *kind*: FAT attributes. *at*: first cluster. *size*: bytes."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 
@@ -111,8 +115,8 @@ def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
 
 
 def _long(name: str, short: bytes) -> Iterator[bytes]:
-    """Yield the directory entries of the long *name*, the last part first. They contain a checksum of the short name
-    *short*."""
+    """Yield the FAT directory entries for the long file name *name*, last part first. *short*: the short name, whose
+    checksum they contain."""
     check = 0
     for byte in short:
         check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF
@@ -127,7 +131,7 @@ def _long(name: str, short: bytes) -> Iterator[bytes]:
 
 
 def _boot_sector(label: str) -> bytes:
-    """Return the BIOS parameter block of FAT16."""
+    """Return the FAT16 boot sector with the volume label *label*."""
     block = struct.pack(
         "<3s8sHBHBHHBHHHIIBBBI11s8s", b"\xeb\x3c\x90", b"MAGNETAR", SECTOR, CLUSTER // SECTOR, RESERVED, 2, ROOT, 0,
         0xF8, TABLE, 32, 64, 0, SIZE // SECTOR, 0x80, 0, 0x29, 0x4D41474E, label.encode().ljust(11), b"FAT16   ")

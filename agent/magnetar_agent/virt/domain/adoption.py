@@ -31,12 +31,13 @@ _JOBS = {
 
 
 class Adoptions:
-    """The methods of ``LocalHypervisor`` for domains that other programs have defined."""
+    """The methods of ``LocalHypervisor`` for adoption: the management of domains that other programs have defined."""
 
     connection: ConnectionPool
 
     def definition(self, uuid: str) -> DomainDefinition | None:
-        """Read XML, autostart and snapshots, and the job of an active domain."""
+        """Return the definition of the domain *uuid*: XML, autostart, snapshots and running job; ``None`` if there is
+        no such domain."""
         def read(conn: Any) -> DomainDefinition | None:
             domain = lookup_domain(conn, uuid)
             if domain is None:
@@ -52,7 +53,8 @@ class Adoptions:
         return self.connection.call(f"read the definition of the domain {uuid}", read)
 
     def mark(self, uuid: str) -> None:
-        """Call virDomainSetMetadata for the definition, and for the guest if it runs."""
+        """Mark the domain *uuid* as adopted by Magnetar, in the metadata of its XML. Raises ``Conflict`` if it does not
+        exist, is transient, or was created by Magnetar."""
         def mark(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:
@@ -68,7 +70,8 @@ class Adoptions:
         self.connection.ask(f"mark the domain {uuid}", uuid, mark, Lane.END)
 
     def unmark(self, uuid: str) -> None:
-        """Call virDomainSetMetadata without an element, unless the domain was made by Magnetar."""
+        """Remove the mark of ``mark`` from the metadata of the domain *uuid*. Domains that Magnetar created are not
+        changed."""
         def unmark(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:
@@ -81,7 +84,8 @@ class Adoptions:
 
 
 def _set_metadata(domain: Any, note: str | None) -> None:
-    """Set Magnetar's element, or remove it, first in the definition: what a crash leaves undone is repeated."""
+    """Set Magnetar's metadata element in the persistent and the live XML of *domain*. *note*: the element as XML;
+    ``None`` removes it."""
     for active, flag in ((domain.isPersistent(), libvirt.VIR_DOMAIN_AFFECT_CONFIG),
                          (domain.isActive(), libvirt.VIR_DOMAIN_AFFECT_LIVE)):
         if not active:
@@ -94,7 +98,7 @@ def _set_metadata(domain: Any, note: str | None) -> None:
 
 
 def _job(domain: Any) -> str:
-    """Return the job that runs on the domain, such as a backup or a migration; "" without one."""
+    """Return a description of the job that is running on *domain*, such as "a backup"; "" if there is none."""
     if not domain.isActive():
         return ""
     job = domain.jobStats()

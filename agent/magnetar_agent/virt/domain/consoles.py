@@ -24,10 +24,10 @@ _BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
 
 
 class Consoles(Domains):
-    """The methods of ``LocalHypervisor`` for consoles."""
+    """The methods of ``LocalHypervisor`` for graphical and serial consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
-        """Return one end of a socket pair, whose other end libvirt passes to QEMU (virDomainOpenGraphicsFD)."""
+        """Return a socket connected to the graphics server in the guest's QEMU. *type*: vnc or spice."""
         sockets: list[socket.socket] = []
 
         def take(domain: Any) -> None:
@@ -40,9 +40,9 @@ class Consoles(Domains):
         return sockets[0]
 
     def open_serial(self, uuid: str) -> int:
-        """Return a descriptor of the guest's pseudo-terminal in raw mode. Raises ``Conflict`` if libvirt reports
-        another path after the terminal was opened: then the guest was started again, and the terminal may be another
-        program's."""
+        """Return an open file descriptor of the pseudo-terminal of the guest's serial console, in raw mode. Raises
+        ``Conflict`` if the guest was restarted meanwhile, because the pseudo-terminal may then belong to another
+        program."""
         lines: list[int] = []
 
         def take(domain: Any) -> None:
@@ -63,19 +63,19 @@ class Consoles(Domains):
         return lines[0]
 
     def send_break(self, uuid: str) -> None:
-        """Run ``chardev-send-break`` in QEMU's monitor; libvirt has no call for a break."""
+        """Send a serial break to the guest, by QEMU's monitor command ``chardev-send-break``."""
         self._with("send a break to", uuid, lambda domain: libvirt_qemu.qemuMonitorCommand(domain, _BREAK, 0))
 
 
 def _live(domain: Any) -> ET.Element:
-    """Return the XML of a running domain. Raises ``Conflict`` if it does not run."""
+    """Return the live XML of the libvirt domain object *domain*. Raises ``Conflict`` if it is not running."""
     if not domain.isActive():
         raise Conflict("The guest does not run, so it has no console. Start the server.")
     return ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
 
 
 def _terminal(domain: Any) -> str:
-    """Return the path of the pseudo-terminal of the guest's serial line."""
+    """Return the path of the pseudo-terminal of the guest's serial console. Raises ``NotSupported`` if it has none."""
     source = _live(domain).find("devices/serial[@type='pty']/source")
     path = None if source is None else source.get("path")
     if not path:

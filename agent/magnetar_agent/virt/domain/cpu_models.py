@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class CpuModels:
-    """The methods of ``LocalHypervisor`` for CPU models. Facts that cannot change while libvirtd runs are read once per
-    connection."""
+    """The methods of ``LocalHypervisor`` for CPU models. Results are cached until libvirt is connected again."""
 
     connection: ConnectionPool
 
@@ -28,8 +27,8 @@ class CpuModels:
         self._cpu_answers: dict[Any, Any] = {}
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """Return the CPU modes and models of virConnectGetDomainCapabilities. Models that libvirt reports neither as
-        usable nor as unusable count as usable."""
+        """Return the CPU modes and models that libvirt supports for guests of this *virt_type* (kvm or qemu). Models
+        for which libvirt does not report usability count as usable."""
         def ask(conn: Any) -> CpuChoices:
             offered = self._capabilities(conn, virt_type)
             return CpuChoices(
@@ -39,8 +38,8 @@ class CpuModels:
         return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """Return the features of the CPU *model* (default: the host's) with *features* added
-        (virConnectBaselineHypervisorCPU). If there are *features*, first check them by virConnectCompareHypervisorCPU.
+        """Return the features (flags) of the CPU *model* with *features* applied; without *model*, of the host model.
+        *features*: pairs (policy, name). Raises ``HypervisorError`` if the host does not support *features*.
         """
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
@@ -65,9 +64,8 @@ class CpuModels:
 
 
 def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
-    """Return the XML element ``cpu`` of the running *domain*, for the target's comparison with its own CPU; ``None``
-    without KVM. With the host's own CPU (host-passthrough) the domain names no model, and libvirt would accept every
-    target: then the element describes the host's CPU."""
+    """Return the XML element ``cpu`` of *domain*, a running domain's XML, which the target of a migration compares with
+    its CPU; ``None`` without KVM. For host-passthrough, which names no model, the element describes the host's CPU."""
     cpu = domain.find("cpu")
     if cpu is None or domain.get("type") != "kvm":
         return None
@@ -84,8 +82,8 @@ def _offered(conn: Any, virt_type: str) -> ET.Element:
 
 
 def _described(offered: ET.Element, model: str, features: Features) -> str:
-    """Return the XML element ``cpu`` of this *model* with *features* added. Without a model it describes the host's
-    CPU, from *offered*, libvirt's CPU modes."""
+    """Return an XML element ``cpu`` for the CPU *model* with *features*, pairs (policy, name). Without *model* it
+    describes the host's CPU as listed in *offered*, the CPU part of libvirt's domain capabilities."""
     cpu = ET.Element("cpu", mode="custom", match="exact")
     if model:
         ET.SubElement(cpu, "model", fallback="forbid").text = model
@@ -109,8 +107,8 @@ def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[
 
 
 def missing_cpu_features(conn: Any, virt_type: str, cpu: str) -> str:
-    """Return a text with the model of *cpu*, and those of its features that guests of this type (kvm, qemu) lack on the
-    host; "" if none is missing."""
+    """Return a text with the model of *cpu* (an XML element) and the features that this host cannot provide for guests
+    of *virt_type* (kvm or qemu); "" if none is missing."""
     try:
         conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
     except libvirt.libvirtError as error:

@@ -44,7 +44,7 @@ class Devices:
         raise NotImplementedError
 
     def running(self, uuid: str) -> DomainSeen | None:
-        """Return the facts in the live XML of a domain; ``None`` when it does not run."""
+        """Return the domain *uuid* as parsed from its live XML; ``None`` if it is not running."""
         running: list[DomainSeen] = []
 
         def look(domain: Any, parsed: DomainSeen) -> None:
@@ -54,8 +54,8 @@ class Devices:
         return running[0] if running else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """Call virDomainAttachDeviceFlags for the live domain. The persistent definition does not change; see
-        ``define``."""
+        """Attach *device* to the running domain *uuid*, unless it has the device. The persistent definition is not
+        changed."""
         def plug(domain: Any, parsed: DomainSeen) -> None:
             if has_device(parsed, device):
                 return
@@ -69,8 +69,8 @@ class Devices:
         self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Call virDomainDetachDeviceFlags for the live domain. QEMU asks the guest to release the device, and libvirt
-        waits some seconds for the guest's answer."""
+        """Request the guest of the running domain *uuid* to release *device*. When this method returns, the guest may
+        still have the device."""
         def unplug(domain: Any, parsed: DomainSeen) -> None:
             if not domain.isActive() or not has_device(parsed, device):
                 return
@@ -84,19 +84,20 @@ class Devices:
         self._with_seen("detach a device from", uuid, unplug, missing_is_fine=True)
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        """Tell QEMU that the disk *target* has *size* bytes (virDomainBlockResize)."""
+        """Set the size of the disk *target* (such as vda) of the running domain *uuid* to *size* bytes."""
         self._with(f"grow the disk {target} of", uuid,
                    lambda domain: domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
     def device_xml(self, device: Disk | Nic) -> str:
-        """Return the XML of one device; its cache mode depends on its file system."""
+        """Return the libvirt XML of *device*. The cache mode of a disk depends on whether its file system supports
+        O_DIRECT."""
         plain = isinstance(device, Disk) and not device.block and device.remote is None
         direct = not plain or direct_io(device.path.parent)  # type: ignore[union-attr]
         return render_device(device, "none" if direct else "writeback", self.templates)
 
 
 def has_device(domain: DomainSeen, device: Disk | Nic) -> bool:
-    """Return whether *domain* has the device, by its target or MAC."""
+    """Return whether *domain* has a disk with the same target, or a NIC with the same MAC, as *device*."""
     if isinstance(device, Nic):
         return any(nic.mac == device.mac for nic in domain.nics)
     return any(disk.target == device.target for disk in domain.disks)

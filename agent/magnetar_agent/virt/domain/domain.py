@@ -59,7 +59,8 @@ STATES: dict[tuple[int, int | None], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class DomainState:
-    """The state of a domain, which libvirt reports separately from its XML."""
+    """The state of a domain as libvirt reports it: libvirt's numbers of state and reason, whether it has a managed
+    save, and whether it is persistent."""
 
     state: int
     reason: int
@@ -68,7 +69,7 @@ class DomainState:
 
 
 def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
-    """Return the state and the reason of a ``hypervisor.Domain``, converted from *libvirt_state*."""
+    """Convert libvirt's state to Magnetar's state and reason, such as ``("suspended", "saved")``."""
     state_and_reason = STATES.get((libvirt_state.state, libvirt_state.reason)) or STATES.get((libvirt_state.state,
                                                                                               None), (OFF, "unknown"))
     if libvirt_state.saved and libvirt_state.state == libvirt.VIR_DOMAIN_SHUTOFF:
@@ -78,8 +79,8 @@ def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
 
 def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
                   caches: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the domain XML of *spec*, from the template in *folder*. *cache*: the cache mode of its disks, ``none``,
-    or ``writeback`` without O_DIRECT. *caches*: the modes of disks that differ, by target."""
+    """Return the libvirt domain XML for *spec*. *cache*: cache mode of its disks, ``none``, or ``writeback`` without
+    O_DIRECT. *caches*: ``{target: cache mode}`` for disks with another mode. *folder*: folder of the template."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
@@ -96,32 +97,31 @@ def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
 
 
 def _devices(spec: DomainSpec) -> GuestDevices:
-    """Return the devices for the hardware in *spec*, with a USB controller if one of its disks is on USB."""
+    """Return the devices that the hardware in *spec* requires, plus a USB controller if a disk needs one."""
     hardware_devices = guest_devices(spec.hardware)
     return hardware_devices._replace(usb=True) if any(disk.bus == "usb" for disk in spec.disks) else hardware_devices
 
 
 def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:
-    """Return the XML of one device, as in the domain's XML. *cache*: the cache mode of a disk. *folder*: of the
-    templates."""
+    """Return the libvirt XML of a disk or NIC. *cache*: cache mode of a disk. *folder*: folder of the template."""
     return fill_template("device.xml.j2", {"device": device, "cache": cache}, folder)
 
 
 def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
-    """Return the element with Magnetar's metadata in the XML *root* of a domain or network (*noun* says which). Return
-    ``None`` if there is none, or if it has another uuid, as in a clone."""
+    """Return Magnetar's metadata element in *root*, the XML of a libvirt domain or network; ``None`` if there is none
+    or it has another uuid, as in a clone. *noun*: name of the element, server or network."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
 def adoption_note(uuid: str) -> str:
-    """Return the element that marks the domain *uuid* as an adopted server."""
+    """Return the metadata element, as XML text, that marks the domain *uuid* as an adopted server."""
     return f'<server uuid="{uuid}" schema="{SCHEMA}" {ADOPTED}="yes"/>'
 
 
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
-    """Return the descendant of *element* at the path *names* (the first child of each name); ``None`` if missing.
-    ``ElementTree.find`` with a path takes ten times as long as with one name."""
+    """Return the descendant of *element* at the path *names*; ``None`` if it is missing. This is ten times as fast as
+    ``ElementTree.find`` with a path."""
     for name in names:
         element = None if element is None else element.find(name)
     return element
@@ -129,7 +129,7 @@ def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
 
 @lru_cache(maxsize=64)
 def parse_domain_xml(xml: str) -> Domain:
-    """Return the facts in a domain's XML. The state is ``OFF`` until ``with_state`` sets it."""
+    """Parse a libvirt domain's XML into a ``Domain``. Its state is ``OFF`` until ``with_state`` sets it."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     note = owner_note(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
@@ -162,13 +162,14 @@ def parse_domain_xml(xml: str) -> Domain:
 
 
 def _hardware(note: ET.Element | None) -> dict[str, Any]:
-    """Return the hardware in *note*, the element with Magnetar's metadata in a domain's XML; empty if there is none."""
+    """Return the server's hardware from *note*, Magnetar's metadata element in a domain's XML; empty if there is none.
+    """
     hardware_json = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
     return json.loads(hardware_json) if hardware_json else {}
 
 
 def with_state(domain: Domain, libvirt_state: DomainState) -> Domain:
-    """Return a copy of *domain* with the state, reason and persistence from *libvirt_state*."""
+    """Return a copy of *domain* with power state, reason and persistence from *libvirt_state*."""
     power_state, reason = domain_state(libvirt_state)
     return replace(domain, state=power_state, reason=reason, persistent=libvirt_state.persistent)
 
@@ -199,8 +200,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """Return MAC and host address of a NIC that is a device of the host. Both are read from the alias in the XML
-    (``Nic.alias``). Return "" and ``None`` for another device."""
+    """Return (MAC, PCI address) of the NIC that *device* is, parsed from its alias in the domain's XML; ("", ``None``)
+    if it is no NIC. A NIC that is a PCI device of the host has such an alias (``Nic.alias``)."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
@@ -210,20 +211,21 @@ def _noted(device: ET.Element) -> tuple[str, str | None]:
 
 
 def is_nic_device(device: ET.Element) -> bool:
-    """Return whether a PCI device in a domain's XML is a NIC: a whole network card, not a virtual function."""
+    """Return whether *device*, a PCI device in a domain's XML, is a whole network card."""
     return _noted(device)[1] is not None
 
 
 def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
-    """Return the NIC for a PCI device that is a whole network card; ``None`` for another device. *tags*: device tags by
-    MAC."""
+    """Return the NIC for *device*, a PCI device in a domain's XML, if it is a whole network card; otherwise ``None``.
+    *tags*: ``{MAC: device tag}``."""
     mac, address = _noted(device)
     return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
                managed=device.get("managed") == "yes") if address else None
 
 
 def host_address(device: ET.Element) -> str:
-    """Return the address on the host of a PCI device, or of a NIC that is one, such as ``0000:3b:00.2``."""
+    """Return the host's PCI address, such as ``0000:3b:00.2``, of *device*, a PCI device or SR-IOV NIC in a domain's
+    XML."""
     place = device.find("source/address")
     domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
                                    for name in ("domain", "bus", "slot", "function"))
@@ -254,8 +256,9 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
 
 
 def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
-    """Return bus and address of a device, in Nova's form: a PCI address; controller, bus, target and unit of SCSI;
-    channel and unit of IDE and SATA."""
+    """Return (bus, address) of *device*, a device in a domain's XML, as Nova's metadata has it: a PCI address;
+    controller, bus, target and unit for SCSI; bus and unit for IDE and SATA; bus and port for USB. ``None`` if it has
+    no address."""
     address = device.find("address")
     if address is None:
         return None
@@ -269,13 +272,14 @@ def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
 
 
 def _chain_ends(disk: ET.Element) -> bool:
-    """Return whether the XML of a disk states its whole backing chain, which ends with an empty ``backingStore``."""
+    """Return whether *disk*, a disk in a domain's XML, lists its whole chain of backing files: the chain ends with an
+    empty ``backingStore``."""
     below = disk.find("backingStore")
     return below is not None and (len(below) == 0 or _chain_ends(below))
 
 
 def _backing(disk: ET.Element) -> Backing | None:
-    """Return the backing file of a disk, stated in its XML or detected by libvirt; ``None`` without one."""
+    """Return the backing file of *disk*, a disk in a domain's XML; ``None`` if it lists none."""
     source, format = _below(disk, "backingStore", "source"), _below(disk, "backingStore", "format")
     if source is None:
         return None

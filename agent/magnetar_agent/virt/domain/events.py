@@ -33,7 +33,7 @@ EVENTS: dict[tuple[int, int | None], tuple[str, str]] = {
 
 
 def listen_to_domains(conn: Any, tell: Callable[[DomainEvent], None]) -> None:
-    """Call *tell* for each event of any domain of *conn*, in the thread of the event loop."""
+    """Call *tell* for each libvirt event of any domain, in libvirt's event thread. *conn*: the ``virConnect``."""
     def happened(_conn: Any, domain: Any, event: int, detail: int, _opaque: Any) -> None:
         words = EVENTS.get((event, detail)) or EVENTS.get((event, None))
         if words:

@@ -30,11 +30,11 @@ _WHY = {libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: "channel"}
 
 
 class GuestAgent(Domains):
-    """The methods of ``LocalHypervisor`` that use guest agents."""
+    """The methods of ``LocalHypervisor`` that use the QEMU guest agent."""
 
     def freeze(self, uuid: str) -> bool:
-        """Call virDomainFSFreeze. Return whether the file systems are frozen. After an error of the guest agent, call
-        ``thaw``, so that nothing is frozen."""
+        """Freeze the file systems of the domain *uuid* by its guest agent. Return whether they are frozen. If the agent
+        reports an error, they are thawed again."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)
@@ -46,7 +46,7 @@ class GuestAgent(Domains):
         return True
 
     def thaw(self, uuid: str) -> None:
-        """Call virDomainFSThaw. If the guest agent has stopped answering, only log that."""
+        """Thaw the file systems of the domain *uuid* by its guest agent. Errors are only logged."""
         try:
             self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw(),
                        lane=Lane.AGENT)
@@ -54,8 +54,7 @@ class GuestAgent(Domains):
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
     def agent_connected(self, uuid: str) -> bool:
-        """Return whether the guest agent's channel is connected, which means that a program in the guest has opened it.
-        """
+        """Return whether a program in the guest, usually the guest agent, has opened the guest agent's channel."""
         connected: list[bool] = []
 
         def look(domain: Any) -> None:
@@ -69,7 +68,8 @@ class GuestAgent(Domains):
         return any(connected)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Call virDomainSetUserPassword, whose error messages do not contain the password."""
+        """Set the *password* of *user* in the guest by its guest agent. Raises ``Conflict`` if no agent responds. Error
+        messages do not contain the password."""
         try:
             self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
                        lane=Lane.AGENT)
@@ -80,7 +80,8 @@ class GuestAgent(Domains):
                            f"qemu-guest-agent there, then repeat the call. ({error})") from None
 
     def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
-        """Call virDomainQemuAgentCommand. libvirt first synchronises with the guest agent, for which it has 5 s."""
+        """Send the JSON command *request* to the guest agent and return its JSON response. *seconds*: timeout of the
+        command, in addition to 5 s in which libvirt contacts the agent. Raises ``NoGuestAgent`` or ``GuestRefused``."""
         answers: list[str] = []
         try:
             self._with("ask the guest agent of", uuid, lambda domain: answers.append(

@@ -44,30 +44,32 @@ _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_D
 
 
 class Migrations:
-    """The methods of ``LocalHypervisor`` for migrations."""
+    """The methods of ``LocalHypervisor`` for live migrations."""
 
     connection: ConnectionPool
 
     def libvirt_socket(self) -> Path:
-        """Return the path of libvirtd's socket: from the connection's URI, or libvirtd's default."""
+        """Return the path of libvirtd's unix socket, to which the source host of a live migration connects."""
         socket_paths = parse_qs(urlsplit(self.connection.uri).query).get("socket")
         return Path(socket_paths[0] if socket_paths else "/run/libvirt/libvirt-sock")
 
     def cpu(self, uuid: str) -> str | None:
-        """Return the CPU of a KVM guest as XML; ``None`` for emulation, which provides any CPU that this QEMU knows."""
+        """Return the CPU of the running guest as XML, which the target host of a live migration checks; ``None``
+        without KVM, because an emulated CPU does not depend on the host."""
         def see(conn: Any) -> str | None:
             xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
             return cpu_models.migratable_cpu(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Return which features of *cpu* this host lacks (virConnectCompareHypervisorCPU); "" if none."""
+        """Return a text with the features of *cpu*, an XML element from the source host's ``cpu``, that this host
+        lacks; "" if none."""
         return self.connection.call("compare the CPU", lambda conn: cpu_models.missing_cpu_features(conn, "kvm", cpu),
                                     Lane.HOST)
 
     def arrived(self, uuid: str) -> bool:
-        """Return whether the domain is active and persistent: an incoming domain is transient until libvirt's Finish,
-        which comes after the last byte."""
+        """Return whether the incoming live migration of the domain *uuid* is complete: the domain is running and
+        persistent. Until the end of the migration, libvirt has it as a transient domain."""
         def see(conn: Any) -> bool:
             try:
                 domain = conn.lookupByUUIDString(uuid)
@@ -79,7 +81,8 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Define the keys and the TPM secret in libvirt, as private and ephemeral secrets (virSecretDefineXML)."""
+        """Define the disk encryption *keys* and *secret*, the TPM's secret, in libvirt before the domain *uuid* arrives
+        by live migration. They are stored only in memory."""
         def lend(conn: Any) -> None:
             disk_keys.lend_disk_keys(conn, keys)
             if secret is not None:
@@ -87,7 +90,7 @@ class Migrations:
         self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Remove the keys and the TPM secret from libvirt (virSecretUndefine)."""
+        """Remove the disk keys with these *ids* and the TPM secret of the domain *uuid* from libvirt."""
         def take_back(conn: Any) -> None:
             known_ids = set(conn.listSecrets())
             disk_keys.take_back_disk_keys(conn, known_ids.intersection(ids))
@@ -96,8 +99,8 @@ class Migrations:
         self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
     def abort_stale_job(self, uuid: str) -> None:
-        """Abort the job of the domain, if it has one, and wait for its end. Called when only an earlier process of the
-        agent can have begun the job."""
+        """Abort the job of the domain *uuid*, if there is one, and wait until it has ended. Called for a job that a
+        killed agent may have left."""
         def end(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             deadline = time.monotonic() + STRAY
@@ -111,7 +114,7 @@ class Migrations:
         self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
 
     def post_copy(self, uuid: str) -> bool:
-        """Call virDomainMigrateStartPostCopy. Return whether post-copy has begun."""
+        """Switch the running migration of the domain *uuid* to post-copy. Return whether this was possible."""
         def begin(conn: Any) -> bool:
             domain = conn.lookupByUUIDString(uuid)
             facts = domain.jobStats()
@@ -120,9 +123,9 @@ class Migrations:
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Call virDomainMigrateToURI3 in a separate thread, while this thread reports progress and enforces limits.
-        Raises ``GuestSilent`` when QEMU does not answer: then libvirt's job continues until QEMU answers, and
-        ``abort_stale_job`` ends it."""
+        """Migrate the running domain *uuid* live, and wait for the end. *on_progress*: called with progress numbers; it
+        may raise ``Cancelled``. *on_cut_over*: called when the guest has stopped on this host. If QEMU does not
+        respond, raises ``GuestSilent``; ``abort_stale_job`` later ends libvirt's job."""
         purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:
@@ -145,7 +148,7 @@ class Migrations:
 
 
 class _Work(threading.Thread):
-    """The thread of the call to libvirt, which lasts as long as the migration."""
+    """The thread that executes virDomainMigrateToURI3, which returns at the end of the migration."""
 
     def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
         super().__init__(name="migrate", daemon=True)
@@ -170,12 +173,11 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Keep a guest without KVM paused while its memory is copied. Without *disks* to copy, pause the guest now.
-    Otherwise call *pause*, which pauses the guest, as soon as the disks are copied and the copy of the memory begins.
+    """Pause a guest without KVM during the ``with`` block while its memory is migrated. Without *disks* to copy, pause
+    it now; otherwise call *pause* when the disks are copied and the memory copy begins.
 
-    QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. After the migration, the agent of
-    the host that has the guest resumes it.
+    This avoids a bug: QEMU's emulator sometimes misses that a page was changed after it was sent (seen with 7.2 in one
+    of ten migrations, as guest panics on the target). Afterwards the agent that has the guest resumes it.
     """
     begun, over = threading.Event(), threading.Event()
 
@@ -206,7 +208,8 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
 
 
 class _Watch:
-    """The watch on a running migration: report its progress, and act when it is cancelled or takes too long."""
+    """A monitor of a running migration that reports progress, aborts the migration when it is cancelled, and enforces
+    the time limit."""
 
     def __init__(self, domain: Any, params: MigrationParams, on_progress: ProgressCallback) -> None:
         self.domain, self.params, self.on_progress = domain, params, on_progress
@@ -216,10 +219,10 @@ class _Watch:
         self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
     def wait_for_end(self, work: _Work, on_cut_over: CutOverCallback) -> None:
-        """Start *work* and wait for its end. Raises libvirt's error, or this watch's reason to abort the migration.
+        """Start *work*, the migration, and wait for its end. Raises libvirt's error, or the reason why the migration
+        was aborted.
 
-        *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest
-        would not run for that long."""
+        *on_cut_over*: called as soon as the guest's QEMU has ended, which libvirt itself notices up to 0.2 s later."""
         process, over = _process(self.domain.name()), False
         watch = select.poll()
         try:
@@ -262,9 +265,8 @@ class _Watch:
             self._aborted = True
 
     def _allow_downtime(self) -> None:
-        """Set the longest downtime that libvirt may use now; it grows with time.
-
-        A refused request is repeated at the next check."""
+        """Set the maximum downtime of the migration according to the schedule, in which it grows over time. If libvirt
+        refuses, the next check retries."""
         since = time.monotonic() - self._began
         due = [downtime for downtime in self._downtimes if downtime[0] <= since]
         if due:
@@ -273,11 +275,10 @@ class _Watch:
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Do what ``on_time_limit`` of the parameters requests for a migration that exceeds its time limit: pause the
-        guest, switch to post-copy, or abort. Return whether that has succeeded. *facts*: statistics of libvirt's job.
+        """Apply ``on_time_limit`` of the migration parameters: pause the guest, switch to post-copy, or abort. Return
+        whether this is done; otherwise the next check retries. *facts*: statistics of libvirt's job.
 
-        QEMU cannot begin post-copy while disks are copied, before the copy of the memory: it refuses (an error of
-        libvirt), or, after an earlier failed migration of this guest, accepts the request and forgets it.
+        QEMU cannot switch to post-copy before the memory copy begins, that is while disks are copied.
         """
         action = self.params.on_time_limit
         if action == "pause":
@@ -292,8 +293,8 @@ class _Watch:
 
 
 def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
-    """Return pairs (s, ms) from *params*: after s seconds of the migration, QEMU may pause the guest for at most ms
-    milliseconds."""
+    """Return the schedule of the maximum downtime as pairs (seconds since the start of the migration, maximum downtime
+    in ms)."""
     most, steps, delay = params.max_downtime, params.downtime_steps, params.downtime_delay
     if most is None:
         return []
@@ -303,14 +304,15 @@ def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
 
 
 def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
-    """Call virDomainMigrateStartPostCopy. Return whether post-copy has begun; see ``_Watch._too_long``."""
+    """Switch the migration of *domain* to post-copy. Return whether this takes effect: QEMU must have begun to copy
+    memory. *facts*: statistics of libvirt's job."""
     domain.migrateStartPostCopy()
     return bool(facts.get("memory_processed"))
 
 
 def _process(name: str) -> int | None:
-    """Return a descriptor that becomes readable when the domain's QEMU ends; ``None`` when QEMU runs on another
-    machine."""
+    """Return a pidfd of the QEMU process of the domain *name*, which becomes readable when the process ends; ``None``
+    if it is not on this machine."""
     try:
         return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
     except (OSError, ValueError):
@@ -350,8 +352,8 @@ def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
 
 
 def _job_progress(facts: dict[str, Any]) -> dict[str, int]:
-    """Return the progress in *facts* (of libvirt's job): done, total and remaining bytes of memory and disks together,
-    and the dirty rate in bytes/s."""
+    """Convert *facts*, libvirt's job statistics, to ``{"done", "total", "remaining", "dirty_rate"}``: bytes of memory
+    and disks together, and bytes per second."""
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
     return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
             "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}

@@ -19,8 +19,8 @@ BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 
 def migrated_disks(xml: str, folder: Path) -> list[str]:
-    """Return the targets of the disks whose content is copied: writable disks with paths in *folder*. Volumes are not
-    copied.
+    """Return the targets (such as vda) of the disks that a live migration copies: writable disks with paths in
+    *folder*. *xml*: of the running domain.
     """
     targets = []
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
@@ -32,8 +32,8 @@ def migrated_disks(xml: str, folder: Path) -> list[str]:
 
 
 def target_domain_xml(xml: str, params: MigrationParams) -> str:
-    """Return the XML of a running domain, changed for the target host: with that host's folder, networks, devices and
-    paths to volumes (the disks with serial numbers)."""
+    """Return *xml*, a running domain's XML, adapted to the target host of a live migration: its paths, networks,
+    bridges, CPUs and PCI devices, and the sources of volumes."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     source_folder, target_folder = (str(path) + "/" for path in params.folder)
     for element in root.iter():
@@ -62,8 +62,8 @@ def target_domain_xml(xml: str, params: MigrationParams) -> str:
 
 
 def _placement(root: ET.Element, target_root: ET.Element) -> None:
-    """Replace the CPUs, NUMA cells, pages and memory files in *root*, the XML of the domain on the source, by those in
-    *target_root*, the XML for the target."""
+    """Copy CPU pinning, NUMA tuning and memory backing from *target_root*, the target's XML, to *root*, the XML of the
+    domain on the source."""
     vcpu, target_vcpu = root.find("vcpu"), target_root.find("vcpu")
     if vcpu is not None:
         vcpu.attrib.pop("cpuset", None)
@@ -84,11 +84,10 @@ def _placement(root: ET.Element, target_root: ET.Element) -> None:
 
 
 def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, str]) -> None:
-    """Replace the PCI devices in *root*, the XML of the domain on the source, by those in *target_root*, the XML for
-    the target, in the order of their aliases. *aliases*: alias by address of the source's devices.
+    """Copy the PCI addresses from *target_root*, the target's XML, to *root*, the XML of the domain on the source.
+    *aliases*: ``{PCI address on the source: alias}``; devices are matched in the order of their aliases.
 
-    NICs are skipped: a migrating guest has released them. Devices without an alias, of a guest started by an earlier
-    agent, are in the order of their addresses.
+    NICs are skipped, because they are unplugged during a live migration.
     """
     mine, new = ([device for device in each.iterfind("devices/hostdev") if device.get("type") == "pci"
                   and not is_nic_device(device)]
@@ -104,8 +103,8 @@ def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, st
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:
-    """Make the NIC *card* a port of Open vSwitch with the interface id *port* (of OVN), or no such port if *port* is
-    empty. Nothing of the source's port, such as a profile, is kept."""
+    """Connect the NIC *card* to the OVN port *port* in Open vSwitch. If *port* is empty, remove the connection. *card*:
+    XML element ``interface``."""
     for old in card.findall("virtualport"):
         card.remove(old)
     if port:
@@ -113,8 +112,8 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
 
 
 def _shared(disk: ET.Element) -> str | None:
-    """Return a text that identifies the *disk* on both hosts if its content is not copied: a volume's serial number, or
-    the name of a server's own RBD image."""
+    """Return an identifier of *disk* that is equal in the XML of source and target if the disk is on shared storage:
+    the serial of a volume, or the name of an RBD image; otherwise ``None``."""
     own_source = disk.find("source[@protocol='rbd']")
     return disk.findtext("serial") or (None if own_source is None else own_source.get("name"))
 

@@ -31,17 +31,17 @@ END, LOOK = 60.0, 0.1
 
 
 class Mirrors(Domains, Devices):
-    """The methods of ``LocalHypervisor`` that replace disks of active domains."""
+    """The methods of ``LocalHypervisor`` that replace a disk of a running domain by a copy (libvirt block copy)."""
 
     def capacity(self, uuid: str, target: str) -> int:
-        """Return the size of the disk *target* in bytes (virDomainGetBlockInfo)."""
+        """Return the size in bytes of the disk *target* (such as vda) of the running domain *uuid*."""
         sizes: list[int] = []
         self._with(f"look at the disk {target} of", uuid, lambda domain: sizes.append(domain.blockInfo(target)[0]))
         return sizes[0]
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Call virDomainBlockCopy. QEMU copies only between disks of the same size, so it gets only the first part of a
-        larger raw *disk* (a slice)."""
+        """Start to copy the disk *target* of the running domain *uuid* to *disk* (virDomainBlockCopy). If the raw
+        *disk* is larger than the source, only its beginning is used, because QEMU requires equal sizes."""
         qemu_img.check_backing_files([disk], self.qemu_user())
 
         def begin(domain: Any) -> None:
@@ -58,21 +58,22 @@ class Mirrors(Domains, Devices):
         self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state of the copy, from the XML of the active domain and virDomainGetBlockJobInfo; ``None`` if
-        there is no copy."""
+        """Return the state of the copy of the disk *target* that ``begin_mirror`` started; ``None`` if there is none.
+        """
         mirrors: list[Mirror | None] = []
         self._with(f"look at the copy of the disk {target} of", uuid,
                    lambda domain: mirrors.append(_mirror(domain, target)), missing_is_fine=True)
         return mirrors[0] if mirrors else None
 
     def pivot(self, uuid: str, target: str) -> None:
-        """Call virDomainBlockJobAbort with the flag to pivot. libvirt changes the persistent definition too."""
+        """End the copy of the disk *target* and make the domain use the copy, in the running and the persistent
+        definition."""
         self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
                    lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """Call virDomainBlockJobAbort if the job copies to the disk *path*, and wait until the job has ended. Raises
-        ``HypervisorError`` if it does not end."""
+        """Abort the copy of the disk *target* to *path* and wait for its end; the domain continues to use its original
+        disk. Do nothing if there is no such copy. Raises ``HypervisorError`` if it does not end."""
         end = time.monotonic() + END
         while (current_copy := self.mirror(uuid, target)) is not None and current_copy.path == path:
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
@@ -84,7 +85,7 @@ class Mirrors(Domains, Devices):
 
 
 def _cut(disk: ET.Element, size: int) -> None:
-    """Limit QEMU to the first *size* bytes of the raw disk, by a slice in its XML."""
+    """Limit a raw disk to its first *size* bytes, by a slice in its XML element *disk*."""
     source = disk.find("source")
     assert source is not None
     slices = ET.SubElement(source, "slices")

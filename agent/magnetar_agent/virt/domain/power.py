@@ -46,7 +46,7 @@ _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOM
 
 
 class Domains:
-    """The methods of ``LocalHypervisor`` for domains: read, define, start, stop."""
+    """The methods of ``LocalHypervisor`` that read, define, start and stop libvirt domains."""
 
     connection: ConnectionPool
     templates: Path
@@ -60,25 +60,27 @@ class Domains:
         self._forms: set[str] = set()
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Return all domains by uuid, with three calls for all, and one for the XML of each changed definition."""
+        """Return ``{uuid: domain}`` of all libvirt domains. The XML is read again only for domains whose definition has
+        changed."""
         return self.connection.call("list the domains", self._domains)
 
     def domain(self, uuid: str) -> DomainSeen | None:
-        """Return the domain with this uuid; ``None`` if there is none."""
+        """Return the libvirt domain *uuid* as parsed from its definition, with its state; ``None`` if there is none."""
         def see(conn: Any) -> DomainSeen | None:
             libvirt_domain = lookup_domain(conn, uuid)
             return None if libvirt_domain is None else self._see(libvirt_domain)
         return self.connection.call(f"read the domain {uuid}", see)
 
     def render(self, spec: DomainSpec) -> str:
-        """Return the domain XML of *spec* (``domain.render_domain``). The cache mode depends on the file system of the
-        disks."""
+        """Return the libvirt domain XML for *spec*. The disks' cache modes depend on whether their file systems support
+        O_DIRECT."""
         caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block
                   and disk.remote is None and not direct_io(disk.path.parent)}
         return render_domain(spec, "none", self.templates, caches)
 
     def define(self, spec: DomainSpec) -> None:
-        """Define the domain. Raises ``Conflict`` when a domain of another owner has the uuid or the name."""
+        """Define the domain in libvirt. Raises ``Conflict`` if a domain that Magnetar did not create has the same uuid
+        or name."""
         def define(conn: Any) -> None:
             own_domain = lookup_domain(conn, spec.uuid)
             for existing in (own_domain, _named(conn, spec.name) if own_domain is None or own_domain.name() != spec.name
@@ -98,8 +100,9 @@ class Domains:
         self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
     def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
-        """Undefine the domain, with its managed save, TPM, the metadata of snapshots and checkpoints, and its NVRAM
-        unless *keep_nvram*. NVRAM and TPM of an adopted domain stay."""
+        """Undefine the domain *uuid* in libvirt, with its managed save, snapshots, checkpoints, TPM state and UEFI
+        variables. *keep_nvram*: do not remove the UEFI variables. TPM state and UEFI variables of an adopted domain are
+        never removed."""
         kept: list[bool] = []
 
         def undefine(domain: Any, parsed: DomainSeen) -> None:
@@ -116,8 +119,8 @@ class Domains:
             tpm.forget_tpm(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Call virDomainCreate, which boots the domain or restores its managed save. A domain that has crashed is
-        destroyed first."""
+        """Boot the domain *uuid*, or restore it from its managed save (virDomainCreate). *paused*: leave the CPUs
+        stopped. *secret*: of its TPM. *keys*: of its encrypted disks. Does nothing if it is running."""
         def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -130,14 +133,14 @@ class Domains:
         self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.START)
 
     def shutdown(self, uuid: str) -> None:
-        """Call virDomainShutdownFlags, with the ACPI power button."""
+        """Send an ACPI power button event to the guest of the domain *uuid*."""
         def shutdown(domain: Any) -> None:
             if domain.isActive():
                 domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
         self._with("shut down", uuid, shutdown)
 
     def destroy(self, uuid: str) -> None:
-        """Call virDomainDestroy. An error is ignored if the domain is off afterwards."""
+        """Power off the domain *uuid* immediately (virDomainDestroy). A missing or stopped domain is ignored."""
         def destroy(domain: Any) -> None:
             try:
                 domain.destroy()
@@ -147,14 +150,14 @@ class Domains:
         self._with("stop", uuid, destroy, missing_is_fine=True, lane=Lane.END)
 
     def pause(self, uuid: str) -> None:
-        """Stop the domain's CPUs (virDomainSuspend)."""
+        """Stop the CPUs of the domain *uuid* (virDomainSuspend)."""
         def pause(domain: Any) -> None:
             if domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
                 domain.suspend()
         self._with("pause", uuid, pause)
 
     def resume(self, uuid: str) -> None:
-        """Call virDomainResume, or virDomainPMWakeup for a guest that has put itself to sleep."""
+        """Let the CPUs of the paused domain *uuid* run again. A guest that has suspended itself to RAM is woken up."""
         def resume(domain: Any) -> None:
             now = domain.state()[0]
             if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
@@ -164,14 +167,15 @@ class Domains:
         self._with("resume", uuid, resume)
 
     def save(self, uuid: str) -> None:
-        """Call virDomainManagedSave; the guest runs after the next start, even if it was paused."""
+        """Save the memory of the domain *uuid* to disk and stop it (virDomainManagedSave). The guest runs after the
+        next start, even if it was paused."""
         def save(domain: Any) -> None:
             if domain.isActive() or not domain.hasManagedSaveImage():
                 domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
         self._with("suspend", uuid, save, lane=Lane.LONG)
 
     def discard_save(self, uuid: str) -> None:
-        """Remove the domain's managed save (virDomainManagedSaveRemove)."""
+        """Remove the managed save of the domain *uuid*, so that the next start boots it."""
         def discard(domain: Any) -> None:
             if domain.hasManagedSaveImage():
                 domain.managedSaveRemove()
@@ -202,8 +206,8 @@ class Domains:
         return domains
 
     def _file(self, name: str) -> tuple[int, ...] | None:
-        """Return inode, time and size of the file with libvirt's definition of the domain *name*; ``None`` when the
-        file cannot be read. libvirt replaces the file with every change, before any client sees the change."""
+        """Return (inode, mtime, size) of libvirt's definition file of the domain *name*, to detect changes of the
+        definition; ``None`` if the file cannot be read."""
         if self.connection.uri != "qemu:///system":
             return None
         try:
@@ -228,14 +232,15 @@ class Domains:
 
     def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's. If the domain is missing,
-        raises ``Conflict`` too, or does nothing with *missing_is_fine*. *lane*, *kind*: see ``ConnectionPool.ask``."""
+        """Call *act* with the libvirt object of the domain *uuid*. Raises ``Conflict`` if Magnetar does not own the
+        domain, or if it is missing; with *missing_is_fine*, a missing domain is ignored. *purpose*: verb phrase for
+        errors. *lane*, *kind*: see ``ConnectionPool.ask``."""
         self._with_seen(purpose, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
     def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain and the facts in its XML (with *flags* of virDomainGetXMLDesc; live by default);
-        see ``_with``."""
+        """Like ``_with``, but call *act* with the libvirt object and the domain as parsed from its XML. *flags*: of
+        virDomainGetXMLDesc; 0 for the live XML."""
         def run(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:
@@ -259,7 +264,7 @@ class Domains:
 
 
 class _Gone(Exception):
-    """The domain was removed while it was being read."""
+    """Raised when a domain was removed while it was being read."""
 
 
 def _gone_is_gone(call: Callable[[], T]) -> T:
@@ -284,7 +289,7 @@ def _named(conn: Any, name: str) -> Any:
 
 
 def _adopted(name: str) -> Conflict:
-    """Return the error for a request to change the definition of the adopted domain *name*."""
+    """Return the error for an attempt to change the definition of the adopted domain *name*."""
     return Conflict(f"The libvirt domain {name} is adopted: the agent never changes its definition. Change it with "
                     "virsh edit, or release it first.")
 

@@ -37,7 +37,7 @@ _SESSIONS = Path("/run/systemd/sessions")
 
 
 class Statistics:
-    """The methods of ``LocalHypervisor`` for statistics."""
+    """The methods of ``LocalHypervisor`` for usage statistics of domains and of the host."""
 
     connection: ConnectionPool
 
@@ -49,8 +49,8 @@ class Statistics:
         raise NotImplementedError
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
-        """Return the usage of a domain; ``None`` when it is off. One call returns all counters, and one the live XML,
-        which names the devices that the counters belong to."""
+        """Return counters of CPU, memory, disks and NICs of the domain *uuid*, in the form of ``read_statistics``;
+        ``None`` if it is not running."""
         figures: list[dict[str, Any]] = []
 
         def look(domain: Any) -> None:
@@ -71,8 +71,8 @@ class Statistics:
         return figures[0] if figures else None
 
     def guest_usages(self) -> dict[str, GuestUsage]:
-        """Return the usage of each active domain of Magnetar, from /proc. Empty for a libvirt that is not the
-        system's."""
+        """Return ``{uuid: usage}`` of Magnetar's running domains, read from /proc. Empty if libvirt is not at
+        qemu:///system."""
         if self.connection.uri != "qemu:///system":
             return {}
         usages = {uuid: process_usage(_RUN / f"{domain.name}.pid") for uuid, domain in self.domains().items()
@@ -80,14 +80,14 @@ class Statistics:
         return {uuid: usage for uuid, usage in usages.items() if usage is not None}
 
     def uptime(self) -> dict[str, Any]:
-        """Return uptime, load and sessions of the host, from /proc/uptime, /proc/loadavg and systemd-logind."""
+        """Return the host's ``time``, ``uptime`` in seconds, number of logged-in ``users`` and ``load_average``."""
         return {"time": time.strftime("%H:%M:%S"),
                 "uptime": int(float(Path("/proc/uptime").read_text().split()[0])), "users": _users(),
                 "load_average": [float(load) for load in Path("/proc/loadavg").read_text().split()[:3]]}
 
     def _age(self, name: str) -> int | None:
-        """Return the seconds since the domain's QEMU was started; ``None`` when libvirt's file of its process cannot be
-        read."""
+        """Return the seconds since the start of the domain *name*, from the age of libvirt's pid file; ``None`` if
+        there is none."""
         if self.connection.uri != "qemu:///system":
             return None
         try:
@@ -97,8 +97,8 @@ class Statistics:
 
 
 def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> dict[str, Any]:
-    """Return the statistics in the form of ``LocalHypervisor.statistics``, from libvirt's *stats* and the domain's live
-    *xml*. *uptime*: seconds. No side effects."""
+    """Return ``{virt_type, uptime, cpus, memory, disks, nics}`` as ``LocalHypervisor.statistics`` documents it.
+    *stats*: counters from libvirt. *xml*: the domain's live XML. *uptime*: seconds since its start."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {"virt_type": root.get("type", ""), "uptime": uptime, "cpus": _cpus(stats), "memory": _memory(stats),
             "disks": [{"device": device, **_counters(stats, f"block.{at}.", DISK_COUNTERS, _DISK)}
@@ -107,8 +107,8 @@ def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> d
 
 
 def _cpus(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the plugged-in CPUs. ``time`` is ``None`` for a CPU without a separate thread (emulation in one
-    thread)."""
+    """Return ``{id, time}`` of each plugged-in CPU in *stats*. ``time`` is in ns; ``None`` if the CPU has no separate
+    thread, as in single-threaded emulation."""
     return [{"id": at, "time": stats.get(f"vcpu.{at}.time")}
             for at in range(stats.get("vcpu.maximum", 0)) if f"vcpu.{at}.state" in stats]
 
@@ -119,8 +119,8 @@ def _memory(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the counters of each NIC, with its device and MAC, in the order of the XML, also for NICs that libvirt has
-    no counters of."""
+    """Return device, MAC and counters of each NIC in *root*, the domain's XML. Counters that *stats* lacks are
+    ``None``."""
     at = {device: number for number, device in _named(stats, "net")}
     nics = []
     for nic in root.iterfind("devices/interface"):
@@ -132,7 +132,8 @@ def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _named(stats: Mapping[str, Any], group: str) -> list[tuple[int, str]]:
-    """Return number and name of each device of a *group* in *stats*; libvirt leaves out devices without a name."""
+    """Return pairs (index, device name) of the devices of *group* (block or net) in libvirt's *stats*. Devices without
+    a name are left out."""
     return [(at, stats[f"{group}.{at}.name"]) for at in range(stats.get(f"{group}.count", 0))
             if f"{group}.{at}.name" in stats]
 
@@ -143,7 +144,7 @@ def _counters(stats: Mapping[str, Any], prefix: str, words: tuple[str, ...], the
 
 
 def _users() -> int:
-    """Return the number of users' sessions; 0 without logind."""
+    """Return the number of login sessions of users; 0 without systemd-logind."""
     count = 0
     for session in _SESSIONS.glob("*"):
         try:

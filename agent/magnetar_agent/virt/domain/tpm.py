@@ -30,16 +30,16 @@ _XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
 
 
 class Tpms:
-    """The methods of ``LocalHypervisor`` for TPMs."""
+    """The methods of ``LocalHypervisor`` for the state of emulated TPMs (swtpm)."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
-        """Write a tar archive of the TPM files that libvirt has for the domain."""
+        """Save the TPM state files of the domain *uuid* as the tar archive *path*. If there are none, remove *path*."""
         with _convert_tpm_errors(uuid):
             _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Replace the domain's TPM files by the files in the archive *path*; do nothing if it is missing. All new files
-        are written before the old ones are removed. libvirt makes swtpm's user their owner when the domain starts."""
+        """Replace the TPM state files of the domain *uuid* by those in the tar archive *path*. Do nothing if *path*
+        does not exist."""
         if path.exists():
             with _convert_tpm_errors(uuid):
                 _load(uuid, path)
@@ -58,8 +58,8 @@ def _save(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _opened(uuid: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield the domain's TPM files: their names in an archive, and open descriptors. The folders belong to swtpm's
-    user: a guest that has broken out of its TPM may replace names there, so no link is followed."""
+    """Yield pairs (name in the archive, open descriptor) of the TPM state files of the domain *uuid*. Symbolic links
+    are not followed, because a guest that has broken into swtpm could create them."""
     with ExitStack() as stack:
         files = []
         for version in VERSIONS:
@@ -109,7 +109,7 @@ def _load(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _convert_tpm_errors(uuid: str) -> Iterator[None]:
-    """Convert an ``OSError`` inside the context to a ``HypervisorError`` about the TPM of this domain."""
+    """Convert an ``OSError`` inside the ``with`` block to a ``HypervisorError`` about the TPM of the domain *uuid*."""
     try:
         yield
     except OSError as error:
@@ -118,15 +118,15 @@ def _convert_tpm_errors(uuid: str) -> Iterator[None]:
 
 
 def forget_tpm(uuid: str) -> None:
-    """Remove the TPM state of a domain; no error when there is none."""
+    """Remove the TPM state files of the domain *uuid*, if there are any."""
     with _convert_tpm_errors(uuid), suppress(FileNotFoundError):
         shutil.rmtree(SWTPM / uuid)
 
 
 @contextmanager
 def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
-    """Define the *secret* of the domain's TPM in libvirt for the duration of the context. The secret is in memory only
-    (virSecretDefineXML, private and ephemeral)."""
+    """Define *secret*, which decrypts the domain's TPM state, as a libvirt secret during the ``with`` block. ``None``:
+    the domain has no TPM. libvirt stores it only in memory."""
     if secret is None:
         yield
         return
@@ -138,11 +138,12 @@ def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
 
 
 def lend_tpm_secret(conn: Any, uuid: str, secret: str) -> None:
-    """Define the secret of the domain's TPM in libvirt, until ``take_back_tpm_secret``."""
+    """Define *secret*, which decrypts the TPM state of the domain *uuid*, as a libvirt secret. ``take_back_tpm_secret``
+    removes it."""
     conn.secretDefineXML(_XML.format(uuid=uuid)).setValue(secret.encode())
 
 
 def take_back_tpm_secret(conn: Any, uuid: str) -> None:
-    """Remove the secret of the domain's TPM from libvirt. A missing secret is no error."""
+    """Remove the libvirt secret of the domain's TPM. A missing secret is ignored."""
     with suppress(libvirt.libvirtError):  # another start of the same domain was faster
         conn.secretLookupByUUIDString(uuid).undefine()

@@ -44,8 +44,8 @@ tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 1mb
 
 
 class Capabilities:
-    """The methods of ``LocalHypervisor`` for facts about the host. Facts that cannot change while libvirtd runs are
-    read once per connection."""
+    """The methods of ``LocalHypervisor`` for facts about the host. Most results are cached until libvirt is connected
+    again."""
 
     connection: ConnectionPool
     probe: Kvm
@@ -55,8 +55,8 @@ class Capabilities:
         self._lacks: str | None = None
 
     def host(self) -> dict[str, Any]:
-        """Return the host's facts, by the names of ``kinds.host``. ``kvm`` is the latest result of the probe: this
-        method does not wait for the probe."""
+        """Return the facts about the host that libvirt reports, such as ``vcpus`` and ``machine_types``. ``kvm`` is the
+        result of the KVM probe so far, without waiting for it."""
         facts = dict(self._of_host())
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
@@ -66,22 +66,21 @@ class Capabilities:
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
-        """Wait for the probe and return its result. After the first start of the agent on a host, the probe takes some
-        seconds."""
+        """Wait for the end of the KVM probe, which takes seconds after a boot, and return ``{"usable", "reason",
+        "checked_at"}``."""
         return self.probe.wait()
 
     def serves_shares(self) -> bool:
-        """Return whether libvirt can find virtiofsd, from QEMU or from a separate package."""
+        """Return whether virtiofsd is installed, which libvirt needs for file shares."""
         return any(path.exists() for path in VIRTIOFSD)
 
     def has_spice(self) -> bool:
-        """Return whether libvirt reports SPICE for this QEMU. In some distributions SPICE is a module in a separate
-        package."""
+        """Return whether QEMU supports SPICE, which is a separate package in some distributions."""
         return bool(self._of_host()["spice"])
 
     def lacks_traffic_control(self) -> str:
-        """Run libvirt's commands that limit a NIC's bandwidth, on the loopback of a separate network namespace. Return
-        their error; "" if they work."""
+        """Return the reason why this host cannot limit the bandwidth of NICs; "" if it can. Tested by running tc
+        commands in a temporary network namespace."""
         if self._lacks is None:
             try:
                 run_program(["unshare", "--net", "sh", "-ec", TRAFFIC_CONTROL], "limit a network device")
@@ -91,8 +90,7 @@ class Capabilities:
         return self._lacks
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells from libvirt's capabilities, read at each call: pages can be reserved while the host
-        runs."""
+        """Return the host's NUMA cells. Not cached, because huge pages can be reserved at any time."""
         def ask(conn: Any) -> list[HostCell]:
             root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
             return host_cells(root)
@@ -103,8 +101,8 @@ class Capabilities:
         return self.qemu_user()[1]
 
     def qemu_user(self) -> tuple[int, int]:
-        """Return the ids of user and group in libvirt's DAC label; without a label, the ids of the machine's usual QEMU
-        user."""
+        """Return the ids of the user and group that QEMU runs with: from libvirt's DAC label, or else those of the user
+        libvirt-qemu or qemu."""
         user_and_group: tuple[int, int] | None = self._of_host()["qemu_user"]
         for name in () if user_and_group else ("libvirt-qemu", "qemu"):
             with contextlib.suppress(KeyError):
@@ -158,8 +156,8 @@ def _ask(conn: Any) -> dict[str, Any]:
 
 
 def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
-    """Return the CPU in the form of Nova's cpu_info. libvirt's capabilities list only features that the CPU's model
-    lacks; virConnectBaselineCPU adds the model's features."""
+    """Return the host's CPU in the format of Nova's cpu_info, with all features. *root*: libvirt's capabilities, which
+    list only features that the CPU model does not include."""
     cpu = root.find("host/cpu")
     if cpu is None:
         return {}
@@ -178,8 +176,8 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
 
 
 def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
-    """Return the machine types in libvirt's *capabilities*: by architecture, a mapping from each name to the versioned
-    name. The two names differ for aliases only."""
+    """Return ``{architecture: {machine type: versioned machine type}}`` from libvirt's *capabilities*. The two names
+    differ only for aliases such as q35."""
     types: dict[str, dict[str, str]] = {}
     for arch in capabilities.iterfind("guest/arch"):
         arch_types = types.setdefault(arch.get("name", ""), {})
@@ -189,7 +187,8 @@ def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
 
 
 def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
-    """Return the architectures other than the host's own that QEMU emulates and for which libvirt knows a firmware."""
+    """Return the CPU architectures that this host can emulate: QEMU supports them and libvirt has a firmware for them.
+    """
     host_arch, emulated = capabilities.findtext("host/cpu/arch", ""), []
     for arch, machine in architectures.MACHINES.items():
         if arch != host_arch and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
@@ -202,9 +201,9 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
 
 def _of_domains(conn: Any, machine: str, capability: str, arch: str | None = None,
                 type: str | None = None) -> ET.Element:
-    """Return libvirt's domain capabilities for guests with this *machine*, architecture and type. If libvirt has none,
-    log a warning and return an empty element: the host then reports *capability* as missing, and reports all other
-    facts."""
+    """Return libvirt's domain capabilities for guests with this *machine* type, architecture *arch* and *type* (kvm or
+    qemu). If libvirt reports an error, log a warning about *capability*, the feature that the host then lacks, and
+    return an empty element."""
     try:
         return ET.fromstring(conn.getDomainCapabilities(None, arch, machine, type))  # noqa: S314 (libvirt wrote it)
     except libvirt.libvirtError as error:
@@ -217,7 +216,8 @@ def _of_domains(conn: Any, machine: str, capability: str, arch: str | None = Non
 
 
 def host_cells(capabilities: ET.Element) -> list[HostCell]:
-    """Return the NUMA cells in libvirt's *capabilities*."""
+    """Return the NUMA cells in libvirt's *capabilities*, sorted by id; a single cell with all CPUs if none are listed.
+    """
     cells = []
     for cell in capabilities.iterfind("host/topology/cells/cell"):
         cpus = {int(cpu.get("id", "0")): frozenset(cpu_set(cpu.get("siblings") or cpu.get("id") or "0"))
@@ -236,9 +236,8 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
 
 
 def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
-    """Return the host's field ``memory_encryption`` from libvirt's domain capabilities: by model, the limit of guests
-    and the parameters of the CPU. Empty without SEV. libvirt before 8.0 reports no limit; a model with the limit 0 is
-    disabled by the firmware, and left out."""
+    """Return the host's field ``memory_encryption`` from *domains*, libvirt's domain capabilities: ``{model: {"guests":
+    limit, "cbitpos", "reduced_phys_bits"}}``. Empty without SEV. Models that the firmware disables are left out."""
     sev = domains.find("features/sev")
     if sev is None or sev.get("supported") != "yes":
         return {}
@@ -249,7 +248,8 @@ def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
 
 
 def _disk_encryption() -> list[str]:
-    """Return the formats of disks that QEMU can encrypt; libvirt does not report them."""
+    """Return the disk encryption formats that QEMU supports, ``["luks"]`` or empty, parsed from the help text of
+    qemu-img."""
     try:
         output = run_program(["qemu-img", "--help"], "ask qemu-img for its formats")
     except HypervisorError:
@@ -258,7 +258,7 @@ def _disk_encryption() -> list[str]:
 
 
 def _enum(domains: ET.Element, path: str) -> set[str | None]:
-    """Return the texts of the elements ``value`` below *path* in *domains*, libvirt's domain capabilities."""
+    """Return the values of the enumeration at *path* in *domains*, libvirt's domain capabilities."""
     return {value_element.text for value_element in domains.iterfind(f"{path}/value")}
 
 
@@ -267,7 +267,8 @@ def _version(number: int) -> str:
 
 
 def _processor() -> str:
-    """Return the CPU's model from /proc/cpuinfo, since libvirt reports only the nearest model that it knows by name."""
+    """Return the CPU model name from /proc/cpuinfo; "" if unknown. libvirt's own name is only the closest model that it
+    knows."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -278,7 +279,8 @@ def _processor() -> str:
 
 
 def _dac_user(root: ET.Element) -> tuple[int, int] | None:
-    """Return the ids of QEMU's user and group from a label such as ``+64055:+64055``; ``None`` without a label."""
+    """Return QEMU's (uid, gid) from the DAC label, such as ``+64055:+64055``, in *root*, libvirt's capabilities;
+    ``None`` if there is none."""
     for model in root.iterfind("host/secmodel"):
         label = model.findtext("baselabel", "")
         if model.findtext("model") == "dac" and ":+" in label:

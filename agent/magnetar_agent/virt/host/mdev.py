@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Mdevs:
-    """The methods of ``LocalHypervisor`` for mediated devices."""
+    """The methods of ``LocalHypervisor`` for mediated devices (vGPUs)."""
 
     connection: ConnectionPool
 
     def mdevs(self) -> list[Mdev]:
-        """Return the active mediated devices (virConnectListAllNodeDevices)."""
+        """Return the active mediated devices of the host."""
         def look(conn: Any) -> list[Mdev]:
             return sorted(mdev for _device, mdev in _all(conn))
         made: list[Mdev] = self.connection.call("look at mediated devices", look, Lane.HOST)
         return made
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Create the mediated device *mdev* (virNodeDeviceCreateXML)."""
+        """Create the mediated device *mdev* on the host. Requires mdevctl."""
         text = fill_template("mdev.xml.j2", {"mdev": mdev, "parent": node_name(mdev.parent)}, FOLDER)
         self.connection.call("make a mediated device (which needs mdevctl)",
                              lambda conn: conn.nodeDeviceCreateXML(text), Lane.HOST)
 
     def remove_mdev(self, uuid: str) -> None:
-        """Remove the mediated device with this *uuid* (virNodeDeviceDestroy)."""
+        """Remove the mediated device *uuid* from the host; a missing one is ignored."""
         def remove(conn: Any) -> None:
             for device, mdev in _all(conn):
                 if mdev.uuid == uuid:
@@ -46,12 +46,13 @@ class Mdevs:
 
 
 def node_name(address: str) -> str:
-    """Return the name of a PCI device, given by its address, as a node device of libvirt."""
+    """Return libvirt's node device name of the PCI device at *address*, such as ``pci_0000_3b_00_2``."""
     return "pci_" + address.replace(":", "_").replace(".", "_")
 
 
 def mdev_of(text: str) -> Mdev | None:
-    """Return the mediated device in libvirt's XML of a node device; ``None`` when its parent is not a PCI device."""
+    """Return the mediated device described by *text*, the XML of a libvirt node device; ``None`` if its parent is not a
+    PCI device."""
     root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
     kind, capability = root.find("capability/type"), root.find("capability")
     parent = root.findtext("parent", "")

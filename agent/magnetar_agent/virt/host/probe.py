@@ -45,7 +45,7 @@ _AT, _RESET = 0xFE00, 0xFFF0
 
 
 def probe_firmware() -> bytes:
-    """Return the firmware image: the code, and at the reset vector a jump to it."""
+    """Return the firmware image of the test guest that checks whether KVM works: a small program that ends QEMU."""
     image = bytearray(b"\xf4" * 0x10000)
     image[_AT:_AT + len(_CODE)] = _CODE
     image[_RESET:_RESET + 3] = b"\xe9" + (_AT - _RESET - 3).to_bytes(2, "little", signed=True)
@@ -53,13 +53,13 @@ def probe_firmware() -> bytes:
 
 
 def qemu_program() -> str | None:
-    """Return the path of QEMU for this machine's architecture; ``None`` if it is not installed."""
+    """Return the path of QEMU's program for this machine's architecture; ``None`` if it is not installed."""
     return shutil.which(f"qemu-system-{platform.machine()}") or shutil.which("qemu-kvm", path="/usr/libexec:/usr/bin")
 
 
 def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
-    """Run the test guest under QEMU's accelerator *accel* for at most *limit* seconds. Return whether it ran, and the
-    reason. *stop* ends it early."""
+    """Check whether guests run under QEMU's accelerator *accel*, by running a test guest for at most *limit* seconds.
+    Return whether it ran, and the reason as text. *stop*: event that ends the test early."""
     program = qemu_program()
     if platform.machine() != "x86_64":
         return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
@@ -93,15 +93,15 @@ def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | 
 
 
 def _dying() -> list[str]:
-    """Return a command prefix that kills the program when the thread that started it ends, also when the agent is
-    killed."""
+    """Return a command prefix that makes the kernel kill the program when the thread that started it ends, as when the
+    agent is killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 class Kvm:
-    """The result of ``probe_kvm``, which runs in the background once per boot and version of QEMU. It is stored in
-    *folder*."""
+    """The result of ``probe_kvm``, which is executed in the background after each boot of the host or update of QEMU.
+    *folder*: where the result is stored."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"
@@ -112,16 +112,16 @@ class Kvm:
         self._thread.start()
 
     def seen(self) -> dict[str, Any]:
-        """Return the result so far as ``{"usable", "reason", "checked_at"}``, without waiting."""
+        """Return the current result as ``{"usable", "reason", "checked_at"}``, without waiting for the probe."""
         return dict(self._answer)
 
     def wait(self) -> dict[str, Any]:
-        """Wait for the probe, slightly longer than its limit at most, and return the result as ``seen`` does."""
+        """Wait for the end of the probe and return its result as ``{"usable", "reason", "checked_at"}``."""
         self._known.wait(LIMIT + 5)
         return self.seen()
 
     def close(self) -> None:
-        """Stop the probe; a result that comes later is not stored."""
+        """Stop a running probe; its result is not stored."""
         self._stop.set()
         self._thread.join(LIMIT)
 
@@ -154,7 +154,7 @@ class Kvm:
 
 
 def _stamp() -> str:
-    """Return a text that changes whenever QEMU is replaced, without a start of QEMU."""
+    """Return a text that changes when the QEMU program is replaced (path, size, modification time)."""
     program = qemu_program()
     if program is None:
         return ""

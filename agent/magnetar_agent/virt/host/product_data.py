@@ -21,14 +21,14 @@ _WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
 
 
 class ProductData:
-    """The methods of ``LocalHypervisor`` for vital product data."""
+    """The methods of ``LocalHypervisor`` for the vital product data (VPD) of PCI devices."""
 
     connection: ConnectionPool
     _serials: Mapping[str, str] = MappingProxyType({})
 
     def card_serials(self) -> Mapping[str, str]:
-        """Return the serial numbers of cards by PCI address (virConnectListAllNodeDevices). Reading the data of a card
-        is slow, and the data does not change. So each device is read once, until it is removed."""
+        """Return ``{PCI address: serial number}`` of PCI cards with vital product data. Cached while the device exists,
+        because reading is slow."""
         def look(conn: Any) -> dict[str, str]:
             known_serials, serials = self._serials, {}
             for device in conn.listAllDevices(_WITH_DATA) if _WITH_DATA else ():
@@ -41,13 +41,13 @@ class ProductData:
 
 
 def serial_number(text: str) -> str:
-    """Return the serial number of the card in libvirt's XML of a node device; empty when it has none."""
+    """Return the card's serial number in *text*, the XML of a libvirt node device; "" if it has none."""
     root = ET.fromstring(text)  # noqa: S314 (libvirt wrote it)
     place = "capability[@type='pci']/capability[@type='vpd']/fields[@access='readonly']"
     return (root.findtext(f"{place}/serial_number") or "").strip()
 
 
 def _address(name: str) -> str:
-    """Return the PCI address of a node device from its *name* in libvirt, such as ``pci_0000_3b_00_2``."""
+    """Return the PCI address in *name*, a libvirt node device name such as ``pci_0000_3b_00_2``."""
     domain, bus, slot, function = name.removeprefix("pci_").split("_")
     return f"{domain}:{bus}:{slot}.{function}"

@@ -33,8 +33,8 @@ _PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 36, socket.AF_INET6: 60}
 
 
 class FlowEnd(NamedTuple):
-    """A connection as one of its ends sees it: its own address *here*, the other end's address *there*, and the
-    destination *port* (for ICMP: the type, and the *code*)."""
+    """The addresses of a tracked connection as one of its ends sees them: *here* is its address, *there* the address of
+    the other end, *port* the destination port. For ICMP, *port* is the type, with *code*."""
 
     here: str
     there: str
@@ -43,8 +43,8 @@ class FlowEnd(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A connection of a *protocol*. *sent*: as its originator sees it; *heard*: as the other end sees it. They differ
-    when the host translates addresses. *key*: the kernel's identifier."""
+    """A connection that the kernel tracks (conntrack). *sent*: as seen by the originator. *heard*: as seen by the other
+    end, which differs with NAT. *protocol*: IP protocol number. *key*: netlink attributes that identify it."""
 
     protocol: int
     sent: FlowEnd
@@ -61,7 +61,8 @@ class _Packet(NamedTuple):
 
 
 def list_flows() -> Iterator[Flow]:
-    """Yield all connections except TCP and those in zones. Raises ``OSError``."""
+    """Yield the connections that the kernel tracks, except TCP connections and those in conntrack zones. Raises
+    ``OSError``."""
     with _socket() as line:
         line.send(_message(_GET, netlink.DUMP, socket.AF_UNSPEC, b""))
         while True:
@@ -76,8 +77,7 @@ def list_flows() -> Iterator[Flow]:
 
 
 def end_flows(flows: Iterable[Flow]) -> int:
-    """Remove *flows* from the kernel's tracking; ignore missing ones. Return the number of removed ones. Raises
-    ``OSError``."""
+    """Delete *flows* from the kernel's connection tracking. Return how many existed. Raises ``OSError``."""
     count = 0
     with _socket() as line:
         for flow in flows:

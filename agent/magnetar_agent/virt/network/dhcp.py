@@ -19,8 +19,8 @@ MESSAGE_TYPE, RELEASE, SERVER_ID, END = 53, 7, 54, 255
 
 
 def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
-    """Return a DHCPRELEASE message for the lease of *address* that *mac* has from *server*. *xid*: its transaction
-    id."""
+    """Return a DHCPRELEASE message that releases the lease of *address* for *mac* at the DHCP server *server*. *xid*:
+    transaction id, 4 bytes."""
     head = struct.pack(">BBBB4sHH4s4s4s4s16s64s128s", REQUEST, ETHERNET, 6, 0, xid, 0, 0, IPv4Address(address).packed,
                        bytes(4), bytes(4), bytes(4), bytes.fromhex(mac.replace(":", "")), b"", b"")
     options = bytes((MESSAGE_TYPE, 1, RELEASE, SERVER_ID, 4)) + IPv4Address(server).packed + bytes((END,))
@@ -28,8 +28,8 @@ def release_packet(mac: str, address: str, server: str, xid: bytes) -> bytes:
 
 
 def release_lease(bridge: str, server: str, mac: str, address: str) -> None:
-    """Send a DHCPRELEASE for *mac* to the dnsmasq that listens as *server* on *bridge*. There is no answer; a lost
-    message only delays the next use of the address."""
+    """Release the DHCP lease of *address* for *mac*, by a DHCPRELEASE message to the dnsmasq with the address *server*
+    on *bridge*. If the message is lost, the lease ends when it expires."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode())

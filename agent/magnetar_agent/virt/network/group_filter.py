@@ -41,13 +41,13 @@ Element = tuple[str, str]
 
 
 def is_used(desired: PortFilter) -> bool:
-    """Return whether any port of the filter *desired* has security groups."""
+    """Return whether any port in the filter *desired* has security groups."""
     return any(port.groups is not None for port in desired.ports)
 
 
 def group_elements(desired: PortFilter) -> Iterator[Element]:
-    """Yield each element of the maps and sets of security groups in the filter *desired*, with the name of its map or
-    set."""
+    """Yield pairs (name, element) of all elements in the nftables maps and sets for the security groups in *desired*.
+    """
     for port in desired.ports:
         if port.groups is None:
             continue
@@ -61,7 +61,7 @@ def group_elements(desired: PortFilter) -> Iterator[Element]:
 
 
 def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
-    """Return kind (map or set) and nftables type of each map and set for security groups in *desired*, by name."""
+    """Return ``{name: ("map" or "set", nftables type)}`` of the maps and sets for the security groups in *desired*."""
     named_sets = {"sends": ("map", "type ifname : verdict;"), "hears": ("map", "type ifname : verdict;"),
                   "resolvers": ("set", "type ifname . ipv4_addr;")} if is_used(desired) else {}
     for group in desired.groups:
@@ -71,16 +71,17 @@ def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
 
 
 def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
-    """Return the rules of the chains for security groups, by the chain's name. There are two chains (one for each
-    direction) for each combination of groups that a port of the filter *desired* has."""
+    """Return ``{chain name: rules}`` of the nftables chains for security groups. Each combination of groups that a port
+    in *desired* has gets two chains: ingress and egress."""
     groups_by_id = {group.id: group for group in desired.groups}
     return {_chain(groups, direction): tuple(_rules(groups_by_id, groups, direction))
             for groups in {port.groups for port in desired.ports if port.groups is not None} for direction in MAPS}
 
 
 def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str, ...]:
-    """Return the chains of family bridge that do not depend on groups. *metadata*: the prefix of the metadata service's
-    devices; *bridges_follow*: whether bridges track connections themselves."""
+    """Return the nftables chains of family bridge that are the same for all security groups. *prefix*: of the tap
+    names. *metadata*: prefix of the metadata service's devices. *bridges_follow*: whether the kernel tracks connections
+    in bridges."""
     follow = (f"chain followed {{ type filter hook prerouting priority {FOLLOWED}; policy accept;", *_ANSWERS, "}")
     return (
         f"chain asking {{ type filter hook prerouting priority {ASKING}; policy accept;",
@@ -101,15 +102,14 @@ def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str,
 
 
 def following_chains() -> tuple[str, ...]:
-    """Return the chains of family inet, which mark answers among the packets that the host sends, receives or
-    routes."""
+    """Return the nftables chains of family inet that mark response packets of tracked connections."""
     return tuple(line for hook in ("prerouting", "output") for line in (
         f"chain followed_{hook} {{ type filter hook {hook} priority {FOLLOWED}; policy accept;", *_ANSWERS, "}"))
 
 
 def group_change(table: str, loaded: PortFilter, desired: PortFilter) -> tuple[str, str]:
-    """Return two scripts of nftables that change the security groups of *table* from *loaded* to *desired*. The first
-    adds sets and chains, before elements are changed; the second removes sets and chains, afterwards."""
+    """Return two nftables scripts that change the security groups in *table* from *loaded* to *desired*: one to run
+    before the elements of sets change, which adds sets and chains, and one to run afterwards, which removes them."""
     had, has, old, new = group_chains(loaded), group_chains(desired), group_sets(loaded), group_sets(desired)
     first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
@@ -170,7 +170,7 @@ _Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
 
 
 def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset[str]:
-    """Return the taps with security groups to which *desired* permits less than *loaded* does. If *loaded* is ``None``
+    """Return the taps whose security groups permit less in *desired* than in *loaded*. If *loaded* is ``None``
     (unknown), return all taps with security groups."""
     ports = [port for port in desired.ports if port.groups is not None]
     if loaded is None or not ports:
@@ -193,12 +193,11 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield those of *flows* that must end because *desired* does not permit them. A flow is examined if a port at one
-    of its ends has a tap in *taps*; it must end if no port at this end has a rule that permits it.
+    """Yield the connections in *flows* that the filter *desired* does not permit. A connection is checked if a port at
+    one of its ends has a tap in *taps*, and is forbidden if no port at this end has a rule that permits it.
 
-    The ports at an end are the ports that have its address. If no port has the address of either end, all ports that
-    may send from a network which contains one of the two addresses are examined together. Flows of ports with unknown
-    addresses are never found.
+    The ports at an end are those with its address. If neither end's address belongs to a port, all ports that may send
+    from a network containing one of the addresses are checked instead.
     """
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
@@ -224,8 +223,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
 
 
 def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
-    """Return a mapping from each address to the ports that have it, and a function that returns, for an address, the
-    ports that may send from a network which contains the address."""
+    """Return ``{address: ports with this address}``, and a function that returns, for an address, the ports that may
+    send from a network containing it."""
     owners: dict[str, list[Port]] = {}
     wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # (version, host bits) to network number to ports
     for port in ports:
@@ -252,7 +251,8 @@ def _all_rules(groups_by_id: Mapping[str, PortGroup], groups: Iterable[str]) -> 
 
 
 def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
-    """Return the *rules* by direction and IP version, with parsed prefixes, to parse them once for all connections."""
+    """Return *rules* by (direction, IP version), each with its prefix as a network object, so that prefixes are parsed
+    only once."""
     parsed_rules: _Parsed = {}
     for rule in rules:
         parsed_rules.setdefault((rule.direction, rule.version), []).append(
@@ -261,17 +261,19 @@ def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
 
 
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
-    """Return whether the connection *flow* needs no rule: DHCP, and DNS requests to the host's resolver, are permitted
-    for every port. *side*: the connection as *port* sees it, in this *direction*."""
+    """Return whether *flow* is permitted without a rule: DHCP, or DNS requests to the host's resolver. *side*: the
+    connection as *port* sees it. *direction*: egress or ingress."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 
 
 def _fits(rule: GroupRule, prefix: _Network | None, flow: Flow, side: FlowEnd, remote: _Address,
           groups_by_id: Mapping[str, PortGroup]) -> bool:
-    """Return whether *rule* permits the connection. *side*: the connection as the port sees it; *remote*: the other
-    end's address; *prefix*: the rule's network, parsed. *groups_by_id*: the security groups. The caller has compared
-    direction and IP version."""
+    """Return whether *rule* permits *flow*. Direction and IP version are already compared.
+
+    - *prefix*: the rule's network as an object; ``None`` for any.
+    - *side*, *remote*: the connection as the port sees it, and the address of the other end.
+    - *groups_by_id*: the security groups, for rules with a remote group."""
     protocol = rule.protocol
     if protocol in ICMP:
         protocol = 1 if rule.version == 4 else 58

@@ -14,13 +14,12 @@ _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 
 
 def pack_message(kind: int, flags: int, content: bytes) -> bytes:
-    """Return the bytes of one message to the kernel: the header with the message type *kind* and *flags*, then
-    *content*."""
+    """Return a netlink message to the kernel: a header with the message type *kind* and *flags*, then *content*."""
     return _HEADER.pack(_HEADER.size + len(content), kind, flags, 1, 0) + content
 
 
 def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, and start and end of the content, of each message in *reply*."""
+    """Yield (type, start of content, end of content) of each netlink message in *reply*."""
     at = 0
     while at + _HEADER.size <= len(reply):
         length, kind, _flags, _number, _sender = _HEADER.unpack_from(reply, at)
@@ -29,8 +28,8 @@ def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Return the start and end of the content of each attribute in *reply* between *at* and *end*, by the attribute's
-    number."""
+    """Return ``{attribute number: (start, end)}`` of the contents of the netlink attributes in *reply* between the
+    offsets *at* and *end*."""
     places = {}
     while at + _ATTRIBUTE.size <= end:
         length, number = _ATTRIBUTE.unpack_from(reply, at)
@@ -40,5 +39,5 @@ def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, i
 
 
 def aligned_size(size: int) -> int:
-    """Return *size* rounded up to netlink's alignment, where the next item starts."""
+    """Return *size* rounded up to a multiple of 4, netlink's alignment."""
     return (size + 3) & ~3

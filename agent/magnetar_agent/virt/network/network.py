@@ -37,7 +37,7 @@ NET = Path("/sys/class/net")
 
 
 class LibvirtNetworks:
-    """The methods of ``LocalHypervisor`` for networks."""
+    """The methods of ``LocalHypervisor`` for networks, bridges and NICs."""
 
     connection: ConnectionPool
     templates: Path
@@ -45,19 +45,20 @@ class LibvirtNetworks:
     _reserving = threading.Lock()
 
     def bridges(self) -> frozenset[str]:
-        """Return the names of the bridges under /sys/class/net."""
+        """Return the names of the host's Linux bridges."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Set options of virtual function *number* of *card* with ip-link(8), which passes them to the card's driver.
+        """Set options such as trust of the virtual function *number* of the network device *card*. *settings*:
+        ``{option: value}`` as in ip-link(8).
         """
         words = [part for setting in settings.items() for part in setting]
         run_program(["ip", "link", "set", "dev", card, "vf", str(number), *words],
                     f"set virtual function {number} of {card}")
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Add the port of *netdev* with ovs-vsctl(8), with the values that libvirt sets for taps, and enable the device
-        with ip-link(8). If *desired* is ``None``, remove the port."""
+        """Add the representor *netdev* of a virtual function to Open vSwitch as the OVN port *desired*, and set the
+        device up. ``None``: remove it from Open vSwitch."""
         purpose = f"plug {netdev} into Open vSwitch, or pull it out"
         if desired is None:
             run_program(["ovs-vsctl", "--timeout=30", "--if-exists", "del-port", netdev], purpose)
@@ -70,30 +71,34 @@ class LibvirtNetworks:
         run_program(["ip", "link", "set", "dev", netdev, "up"], f"switch {netdev} on")
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
-        """Return the state of the bridge *name*; see ``ovn``."""
+        """Return the state of the Open vSwitch bridge *name* and of OVN on this host; see
+        ``ovn.inspect_integration_bridge``."""
         return ovn.inspect_integration_bridge(name)
 
     def filter_switch(self, bridge: str) -> None:
-        """Start the thread that keeps the flow of ``switch_filter`` in *bridge*."""
+        """Start a thread that keeps a flow in *bridge* which drops the router advertisements that OVN has marked; see
+        ``switch_filter``."""
         self.switch_filter.keep(bridge)
 
     def switch_unfiltered(self) -> str:
-        """Return why the flow of ``switch_filter`` is missing; "" if it is not missing."""
+        """Return the reason why the flow of ``filter_switch`` is missing; "" if it is not missing."""
         return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
-        """Return device and destination of the host's routes in all tables; see ``routes.list_ip_routes``."""
+        """Return pairs (device, destination) of the host's IPv4 routes in all routing tables, without default routes.
+        """
         return routes.list_ip_routes()
 
     def networks(self) -> dict[str, NetworkSeen]:
-        """Return all networks by name (virConnectListAllNetworks and the XML of each)."""
+        """Return ``{name: network}`` of all libvirt networks."""
         def networks(conn: Any) -> dict[str, NetworkSeen]:
             seen_networks = (_see(network) for network in conn.listAllNetworks())
             return {network.name: network for network in seen_networks if network is not None}
         return self.connection.call("list the networks", networks, Lane.HOST)
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define a network, enable its autostart, and start it. A new network that cannot be started is removed."""
+        """Define and start the libvirt network *spec*, with autostart. Raises ``Conflict`` if another program's network
+        has its name."""
         def make(conn: Any) -> None:
             existing = _lookup(conn, spec.name)
             current = None if existing is None else _see(existing)
@@ -112,10 +117,9 @@ class LibvirtNetworks:
         self.connection.call(f"make the network {spec.name}", make, Lane.HOST)
 
     def _hosts_file(self, spec: NetworkSpec) -> Path | None:
-        """Write the file with the DHCP reservations of the network *spec*, and return its path.
-
-        Return ``None`` for a network without DHCP, or if the agent may not write the file, because its systemd unit is
-        of an earlier release.
+        """Write the DHCP reservations of the network *spec* to the file that its dnsmasq reads, and return the file's
+        path. Return ``None`` if the network has no DHCP or the file cannot be written; libvirt then stores the
+        reservations.
         """
         if not spec.dhcp_start:
             return None
@@ -128,7 +132,8 @@ class LibvirtNetworks:
         return reservations.reservations_path(spec.name)
 
     def remove_network(self, name: str) -> None:
-        """Stop and undefine the network *name* (virNetworkDestroy, virNetworkUndefine)."""
+        """Stop and undefine the libvirt network *name*; a missing one is ignored. Raises ``Conflict`` if Magnetar did
+        not create it."""
         def remove(conn: Any) -> None:
             network = _lookup(conn, name)
             current = None if network is None else _see(network)
@@ -144,16 +149,14 @@ class LibvirtNetworks:
         self.connection.call(f"remove the network {name}", remove, Lane.HOST)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Write the reservation of *address* for *mac* to the file that the network's dnsmasq reads. For a network
-        without this file, call virNetworkUpdate."""
+        """Reserve *address* for *mac* in the DHCP server of the libvirt network *network*."""
         def change(hosts: dict[str, str]) -> dict[str, str]:
             return {other: had for other, had in hosts.items() if other != mac and had != address} | {mac: address}
 
         self._reserve(f"reserve {address} on the network {network}", network, change)
 
     def release(self, network: str, mac: str) -> None:
-        """Remove the reservation that ``reserve`` made, and end the lease, even if libvirt does not know the lease yet.
-        """
+        """Remove the DHCP reservation of *mac* in the libvirt network *network*, and release its leases."""
         leased: set[str] = set()
 
         def change(hosts: dict[str, str]) -> dict[str, str]:
@@ -169,8 +172,8 @@ class LibvirtNetworks:
                 dhcp.release_lease(bridge, server, mac, address)
 
     def _reserve(self, purpose: str, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Apply *change* to the DHCP reservations of a network (address by MAC): in its definition, then in the running
-        network."""
+        """Change the DHCP reservations of the libvirt network *name*, in its definition and in the running dnsmasq.
+        *change*: gets ``{MAC: address}`` and returns the new mapping. *purpose*: verb phrase for error messages."""
         def act(conn: Any) -> None:
             network = _lookup(conn, name)
             if network is None:
@@ -196,7 +199,7 @@ class LibvirtNetworks:
         self.connection.call(purpose, act, Lane.HOST)
 
     def leases(self, network: str) -> list[Lease]:
-        """Return the DHCP leases of a network (virNetworkGetDHCPLeases)."""
+        """Return the DHCP leases of the libvirt network *network*, sorted by expiry time."""
         def leases(conn: Any) -> list[Lease]:
             libvirt_network = _lookup(conn, network)
             if libvirt_network is None or not libvirt_network.isActive():
@@ -207,9 +210,8 @@ class LibvirtNetworks:
         return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of all active domains, or of the domain *uuid* only. A tap's name may pass to another domain
-        while the kernel's number of the device is read. So the live XML of the domain is read before and after, and
-        taps that are not in both are left out."""
+        """Return the tap devices of all running domains of Magnetar, or only of the domain *uuid*. Taps that change
+        while they are read are left out, so that a tap is never reported for the wrong domain."""
         def taps(conn: Any) -> list[Tap]:
             stable_taps = []
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
@@ -234,8 +236,8 @@ def _domain(conn: Any, uuid: str) -> Any:
 
 
 def _plugged(domain: Any) -> list[tuple[str, str, str, bool]]:
-    """Return for each NIC of a running domain of Magnetar: MAC, tap, bridge, and whether the bridge is Open
-    vSwitch's."""
+    """Return tuples (MAC, tap, bridge, whether it is an Open vSwitch bridge) for the NICs of *domain*; empty if it is
+    not running or Magnetar did not create it."""
     try:
         if not domain.isActive():
             return []
@@ -277,14 +279,14 @@ def _see(network: Any) -> NetworkSeen | None:
 
 
 def _cidrs(root: ET.Element) -> tuple[str, ...]:
-    """Return the IPv4 networks of a libvirt network, from its XML."""
+    """Return the IPv4 networks in *root*, the XML of a libvirt network, in CIDR notation."""
     prefixes = ((ip.get("address"), ip.get("prefix") or ip.get("netmask") or "32") for ip in root.iterfind("ip")
                 if ip.get("family", "ipv4") == "ipv4")
     return tuple(str(IPv4Interface(f"{address}/{size}").network) for address, size in prefixes)
 
 
 def _served(conn: Any, name: str) -> tuple[str, str]:
-    """Return the bridge of a libvirt network, and the host's address on it; "" if missing."""
+    """Return (bridge, host's IP address on it) of the libvirt network *name*; "" for a missing value."""
     network = _lookup(conn, name)
     if network is None:
         return "", ""
@@ -299,8 +301,9 @@ def _owned(network: Any) -> bool:
 
 
 def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
-    """Apply *change* to the DHCP reservations in *xml* with virNetworkUpdate, for a network whose dnsmasq reads no file
-    of reservations. *flag*: whether to change the running network or its definition."""
+    """Change the DHCP reservations of *network* with virNetworkUpdate, for a network whose dnsmasq does not read them
+    from a file. *xml*: of the network. *change*: gets ``{MAC: address}`` and returns the new mapping. *flag*: libvirt's
+    flag for the live or the persistent configuration."""
     hosts_before = _hosts(xml)
     hosts_after = change(hosts_before)
     for command, hosts, other_hosts in ((_DELETE, hosts_before, hosts_after), (_ADD, hosts_after, hosts_before)):
@@ -310,7 +313,7 @@ def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str,
 
 
 def _hosts(xml: str) -> dict[str, str]:
-    """Return the DHCP reservations in a network's XML: addresses by MAC."""
+    """Return the DHCP reservations ``{MAC: address}`` in *xml*, the XML of a libvirt network."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {host.get("mac", "").lower(): host.get("ip", "") for host in root.iterfind("ip/dhcp/host")
             if host.get("mac")}

@@ -29,8 +29,8 @@ MOST = 2**20
 
 
 def inspect_integration_bridge(bridge: str, run: Path = RUN) -> IntegrationBridge:
-    """Return the state of the *bridge*. Its ``reason`` names the first requirement that the host does not meet. *run*:
-    the folder of the daemons' sockets."""
+    """Return the state of the Open vSwitch integration bridge *bridge*. Its ``reason`` is the first requirement of OVN
+    that the host does not meet; "" if it meets all. *run*: folder of the daemons' sockets."""
     database = run / "openvswitch/db.sock"
     if not shutil.which("ovs-vsctl"):
         return _lacking(bridge, "it has no ovs-vsctl, by which libvirt plugs them in. Install Open vSwitch (package "
@@ -66,8 +66,8 @@ def _lacking(bridge: str, reason: str) -> IntegrationBridge:
 
 
 def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return from Open vSwitch's *database* (its socket) the rows of the table Bridge for *bridge* (one or none), and
-    the rows of the table Open_vSwitch."""
+    """Return the rows of *bridge* in the table Bridge (one or none) and the rows of the table Open_vSwitch. *database*:
+    the socket of Open vSwitch's database."""
     results = _asked(database, "transact", [
         "Open_vSwitch", {"op": "select", "table": "Bridge", "where": [["name", "==", bridge]],
                          "columns": ["datapath_type"]},
@@ -76,22 +76,23 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def _older(version_text: str, daemon: str, least: tuple[int, int]) -> str:
-    """Return name and version of *daemon*, such as ``ovn-controller 23.03.1``, if the version in *version_text* is
-    older than *least*; otherwise "". *daemon* is a regular expression."""
+    """Return name and version of a daemon, such as ``ovn-controller 23.03.1``, if *version_text* contains a version
+    older than *least*; otherwise "". *daemon*: regular expression for the name."""
     number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", version_text)
     return number[0] if number and (int(number[1]), int(number[2])) < least else ""
 
 
 def _too_old(version: str) -> str:
-    """Return why an ovn-controller of this *version* is too old; "" if it is not."""
+    """Return an error text if *version*, the version text of ovn-controller, is older than Magnetar requires; otherwise
+    ""."""
     old = _older(version, "ovn-controller", OLDEST)
     return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests "
                     "send as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
-    """Return the answers of *daemon* to *questions* (methods of JSON-RPC), from its socket in *folder*; ``[]`` when no
-    daemon answers. Sockets of killed daemons may still exist."""
+    """Return the responses of *daemon* to JSON-RPC calls of the methods *questions*, over its control socket in
+    *folder*; empty if the daemon does not respond."""
     for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
             return [str(_asked(path, question, [])).strip() for question in questions]
@@ -101,8 +102,8 @@ def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
 
 
 def _asked(path: Path, method: str, parameters: list[Any]) -> Any:
-    """Return the result of a JSON-RPC call at the socket *path*. Raises ``OSError``, or ``ValueError`` for an error or
-    a malformed answer."""
+    """Return the result of a JSON-RPC call over the unix socket *path*. Raises ``OSError``, or ``ValueError`` if the
+    response is an error or malformed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(TIMEOUT)
         line.connect(str(path))

@@ -71,13 +71,14 @@ TABLES = "magnetar_ports_"
 
 
 def table_name(prefix: str) -> str:
-    """Return the name of the two tables (family bridge and inet) for taps with this *prefix*."""
+    """Return the name of the two nftables tables (family bridge and inet) that filter taps whose names begin with
+    *prefix*."""
     return f"{TABLES}{prefix}"
 
 
 # Elements of the sets ------------------------------------------------------------------------------------------------
 def port_elements(desired: PortFilter) -> frozenset[Element]:
-    """Return pairs (set, element) for all sets of *desired*. The set ``bridges`` is in the table of family inet."""
+    """Return pairs (set name, element) of all nftables set elements for the filter *desired*."""
     return frozenset([*(element for port in desired.ports for element in _of_port(port)),
                       *(("bridges", f'"{name}"') for name in desired.bridges), *group_filter.group_elements(desired)])
 
@@ -114,13 +115,14 @@ def _of_port(port: Port) -> Iterable[Element]:
 
 # Scripts for nft -----------------------------------------------------------------------------------------------------
 def removal_script(prefix: str) -> str:
-    """Return a script of nftables that removes both tables for taps with this *prefix*."""
+    """Return an nftables script that removes both tables for taps whose names begin with *prefix*."""
     return "".join(f"add table {family} {table_name(prefix)}\ndelete table {family} {table_name(prefix)}\n"
                    for family in ("bridge", "inet"))
 
 
 def change_script(loaded: PortFilter, desired: PortFilter) -> str:
-    """Return a script that changes the tables from *loaded* to *desired*, in one transaction."""
+    """Return an nftables script that changes the loaded tables from the filter *loaded* to *desired*, in one
+    transaction. Only possible if ``is_a_change``."""
     had, has = (port_elements(replace(port_filter, ports=port_filter.ports - other.ports,
                                       groups=port_filter.groups - other.groups))
                 for port_filter, other in ((loaded, desired), (desired, loaded)))
@@ -129,15 +131,15 @@ def change_script(loaded: PortFilter, desired: PortFilter) -> str:
 
 
 def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
-    """Return whether ``change_script`` is enough to get from *loaded* to *desired*: the two filters differ only in
-    elements, and in chains of security groups."""
+    """Return whether ``change_script`` can change *loaded* to *desired*: they differ only in set elements and in chains
+    of security groups. Otherwise the tables must be replaced."""
     return (bool(loaded.ports or loaded.bridges) and loaded.open_ports == desired.open_ports
             and group_filter.is_used(loaded) == group_filter.is_used(desired))
 
 
 def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Return a script that adds addresses that DHCP gave before the table for *prefix* existed. *leased*: pairs of tap
-    and address."""
+    """Return an nftables script that adds DHCP addresses that guests got before the table for *prefix* existed.
+    *leased*: pairs (tap, address)."""
     return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
                                      for tap, address in leased})
 
@@ -151,9 +153,9 @@ def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
 
 
 def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
-    """Return a script that replaces both tables by *desired*, with addresses from DHCP (*leased*: pairs of tap and
-    address), in one transaction, so each packet is filtered either by the old tables or by the new ones.
-    *bridges_follow*: see ``group_filter.fixed_chains``."""
+    """Return an nftables script that replaces both tables by the filter *desired*, in one transaction, so that no
+    packet passes unfiltered. *leased*: pairs (tap, address) of DHCP addresses. *bridges_follow*: whether the kernel
+    tracks connections in bridges."""
     elements_by_set: dict[str, list[str]] = {}
     for set_, element in sorted(port_elements(desired)):
         elements_by_set.setdefault(set_, []).append(element)
@@ -178,7 +180,7 @@ def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], b
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
-    """Return the chains of family bridge, which filter the frames of taps with this *prefix*."""
+    """Return the nftables chains of family bridge that filter frames of taps whose names begin with *prefix*."""
     def drop(name: str) -> str:
         return f"counter name {name} drop"
 
@@ -220,8 +222,8 @@ def _frames(prefix: str) -> tuple[str, ...]:
 
 
 def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
-    """Return the chains of family inet: which services of the host (*open_ports*) guests may reach through taps with
-    this *prefix*. A drop here is final, even if other tables accept."""
+    """Return the nftables chains of family inet that restrict guests' access to services of the host. *prefix*: of the
+    tap names. *open_ports*: permitted services, such as ``tcp/8080``."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
               (open_port.partition("/") for open_port in open_ports)]
     return (
@@ -239,13 +241,13 @@ def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
 
 # The hypervisor's methods --------------------------------------------------------------------------------------------
 class NftPortFilter:
-    """The methods of ``LocalHypervisor`` for port filters, implemented with nftables."""
+    """The methods of ``LocalHypervisor`` that filter guests' network traffic with nftables."""
 
     _end: socket.socket | None = None
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Replace the filter *loaded* by *desired* in one transaction of ``nft -f``, then end connections that are no
-        longer permitted."""
+        """Load the filter *desired* into the kernel, in one transaction, then end connections that are no longer
+        permitted. *loaded*: the filter that is loaded now; ``None`` if unknown."""
         if not desired.ports and not desired.bridges:
             _nft(removal_script(desired.prefix))
         elif loaded is None or not is_a_change(loaded, desired):
@@ -258,12 +260,12 @@ class NftPortFilter:
         _end_connections(loaded, desired)
 
     def filters_ports(self, prefix: str) -> bool:
-        """Return whether both tables exist (``nft list tables``)."""
+        """Return whether both nftables tables for taps with names beginning with *prefix* are loaded."""
         tables = _ran("list", "tables").stdout.splitlines()
         return all(f"table {family} {table_name(prefix)}" in tables for family in ("bridge", "inet"))
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Call *listener* when nftables reports over netlink that a table with a name of Magnetar's was removed."""
+        """Call *listener*, in a separate thread, whenever a table of this port filter is removed from the kernel."""
         bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETFILTER)
         bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
@@ -271,19 +273,20 @@ class NftPortFilter:
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()
 
     def end_filters(self) -> None:
-        """Stop listening for removed tables. The loaded filters stay in the kernel."""
+        """Stop listening for removed tables. The loaded tables are not removed."""
         if self._end is not None:
             self._end.close()
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Run ``nft add element`` for addresses from DHCP."""
+        """Permit taps to use the addresses that DHCP has given them. *prefix*: of the tap names. *leased*: pairs (tap,
+        address)."""
         if leased:
             _nft(leased_script(prefix, leased))
 
 
 def _end_connections(loaded: PortFilter | None, desired: PortFilter) -> None:
-    """Remove from the kernel's tracking the connections that *loaded* permitted and *desired* does not. Otherwise their
-    answers would still pass."""
+    """End the tracked connections that *loaded* permitted and *desired* does not, because their response packets would
+    still pass the filter."""
     if taps := group_filter.restricted_taps(loaded, desired):
         try:
             if over := list(group_filter.forbidden_flows(desired, taps, conntrack.list_flows())):
@@ -309,8 +312,7 @@ def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None])
 
 
 def _gone(message: bytes) -> bool:
-    """Return whether a netlink message reports the removal of a table with a name of Magnetar's. Tables of the metadata
-    service have other names and do not count."""
+    """Return whether the netlink *message* reports the removal of a table of this port filter."""
     for kind, begin, end in netlink.unpack_messages(message):
         if kind == _TABLE_GONE:
             place = netlink.unpack_attributes(message, begin + _TABLE_HEADER, end).get(_TABLE_NAME)
@@ -320,7 +322,7 @@ def _gone(message: bytes) -> bool:
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:
-    """Return pairs of tap and address that the loaded table for *prefix* has learned from DHCP answers."""
+    """Return pairs (tap, address) that the loaded table for *prefix* has learned from DHCP responses."""
     done = _ran("-j", "list", "set", "bridge", table_name(prefix), "learned")
     if done.returncode:
         return []
@@ -330,14 +332,14 @@ def _learned(prefix: str) -> list[tuple[str, str]]:
 
 
 def _bridges_follow() -> bool:
-    """Return whether the kernel tracks connections in bridges (nf_conntrack_bridge)."""
+    """Return whether the kernel can track connections in bridges (module nf_conntrack_bridge)."""
     probe = "table bridge magnetar_probe { chain one { ct state new accept; }; }"
     return _ran("-c", "-f", "-", script=probe).returncode == 0
 
 
 def _check_layer() -> None:
-    """Raise ``HypervisorError`` when the IP layer does not see bridged packets: then no connections between guests of a
-    bridge are tracked, and their answers are dropped."""
+    """Raise ``HypervisorError`` if br_netfilter does not pass bridged packets to the IP layer. Without that,
+    connections between guests are not tracked, and responses would be dropped."""
     for name in ("iptables", "ip6tables"):
         switch = Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}")
         if not switch.exists() or switch.read_text().strip() == "0":

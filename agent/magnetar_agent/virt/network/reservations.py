@@ -25,20 +25,21 @@ OPTION = "{http://libvirt.org/schemas/network/dnsmasq/1.0}options/{http://libvir
 
 
 def reservations_path(network: str) -> Path:
-    """Return the path of the file with the reservations of a network."""
+    """Return the path of the file with the DHCP reservations of the libvirt network *network*."""
     return FOLDER / f"{network}.magnetar"
 
 
 def reads_reservations(network: str, xml: str) -> bool:
-    """Return whether the dnsmasq of the network with this *xml* reads the file of reservations. The dnsmasq of a
-    network from an earlier release does not."""
+    """Return whether the dnsmasq of *network* reads the file with DHCP reservations. Networks from earlier releases do
+    not. *xml*: of the network."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return any(option.get("value") == f"dhcp-hostsfile={reservations_path(network)}"
                for option in root.iterfind(OPTION))
 
 
 def read_reservations(network: str) -> dict[str, str]:
-    """Return the addresses that the network's file reserves, by MAC."""
+    """Return the DHCP reservations ``{MAC: address}`` in the file of the libvirt network *network*; empty if there is
+    no file."""
     try:
         lines = reservations_path(network).read_text().splitlines()
     except FileNotFoundError:
@@ -47,21 +48,20 @@ def read_reservations(network: str) -> dict[str, str]:
 
 
 def write_reservations(network: str, hosts: dict[str, str]) -> None:
-    """Replace all reservations in the network's file by *hosts* (addresses by MAC)."""
+    """Write *hosts*, the DHCP reservations ``{MAC: address}``, to the file of the libvirt network *network*."""
     make_state_folder(FOLDER, 0o755)
     write_atomically(reservations_path(network), "".join(f"{mac},{address}\n" for mac,
                                                          address in hosts.items()).encode(), 0o644)
 
 
 def remove_reservations(network: str) -> None:
-    """Remove the file of reservations of a network that was removed."""
+    """Remove the file with the DHCP reservations of the libvirt network *network*."""
     with contextlib.suppress(OSError):  # then it could not be written either
         reservations_path(network).unlink()
 
 
 def signal_dnsmasq(network: str) -> None:
-    """Make the network's dnsmasq read the file of reservations again. A dnsmasq that has died reads it at its next
-    start."""
+    """Make the dnsmasq of the libvirt network *network* read its DHCP reservations again (SIGHUP)."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         pid = int((RUN / f"{network}.pid").read_text())
         if Path(f"/proc/{pid}/comm").read_text().strip() == "dnsmasq":

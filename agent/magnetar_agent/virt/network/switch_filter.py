@@ -40,8 +40,8 @@ TIMEOUT, MOST = 10.0, 1000
 
 
 class SwitchFilter:
-    """The thread that adds the flow against router advertisements to the integration bridge, and adds it again whenever
-    it is removed."""
+    """A thread that adds a flow to the Open vSwitch integration bridge which drops guests' router advertisements, and
+    adds it again whenever it is removed."""
 
     def __init__(self) -> None:
         self.bridge = ""
@@ -53,7 +53,8 @@ class SwitchFilter:
         self._lock = threading.Lock()
 
     def keep(self, bridge: str) -> None:
-        """Make *bridge* (a name, or ``unix:`` and a socket) drop marked packets from now on; return immediately."""
+        """Start the thread for *bridge*, the name of an Open vSwitch bridge or ``unix:`` and its management socket.
+        Returns immediately."""
         with self._lock:
             if self._thread is None and not self._ending.is_set():
                 self.bridge = bridge
@@ -61,7 +62,7 @@ class SwitchFilter:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread; the flow stays in the bridge."""
+        """Stop the thread. The flow is not removed from the bridge."""
         with self._lock:
             self._ending.set()
             if self._process is not None:
@@ -90,8 +91,8 @@ class SwitchFilter:
         self.reason = reason
 
     def _watch(self) -> str:
-        """Watch the bridge, and add the flow whenever it is missing, until ``ovs-ofctl monitor`` ends. Return why the
-        bridge cannot be watched; "" if this thread is to end."""
+        """Monitor the bridge and add the flow whenever it is missing, until ``ovs-ofctl monitor`` ends. Return an error
+        text: why the bridge cannot be monitored; "" if the thread was stopped."""
         with self._lock:
             if self._ending.is_set():
                 return ""
@@ -113,8 +114,8 @@ class SwitchFilter:
                 "log of ovs-vswitchd.")
 
     def _lines(self, process: subprocess.Popen[bytes]) -> Iterator[str]:
-        """Yield the lines that ``ovs-ofctl monitor`` prints. Yield "" at the start, and whenever nothing comes for a
-        while (at most ``LOOK`` seconds)."""
+        """Yield the output lines of ``ovs-ofctl monitor``, which runs as *process*. Also yield "" at the start and
+        after some seconds without output, to check the bridge again."""
         assert process.stderr is not None
         pipe, partial, patience = process.stderr.fileno(), b"", FIRST
         ready = select.poll()  # select() takes no descriptor above 1,023

@@ -39,25 +39,31 @@ User = tuple[int, int] | None
 
 def run_program(arguments: Sequence[str], purpose: str, timeout: float = TIMEOUT, user: User = None,
                 files: Sequence[int] = (), groups: Sequence[int] = ()) -> str:
-    """Run a program with *arguments*, and return its output. *purpose* completes "could not …" in errors. *timeout*:
-    seconds. The program inherits the descriptors *files*. *groups*: additional groups of another *user*."""
+    """Run a program and return its standard output. Raises ``HypervisorError`` or ``NoSpace`` if it fails.
+
+    - *arguments*: the program and its arguments.
+    - *purpose*: verb phrase that completes error messages such as "qemu-img could not …".
+    - *timeout*: seconds.
+    - *user*: (uid, gid) to run with; ``None`` for the agent's user.
+    - *files*: file descriptors that the program inherits.
+    - *groups*: additional group ids for *user*."""
     return _finish(_start(arguments, purpose, user, files, groups), arguments[0], purpose, time.monotonic() + timeout,
                    None)
 
 
 def follow_program(arguments: Sequence[str], purpose: str, progress: Callable[[float], None], user: User = None,
                    files: Sequence[int] = ()) -> None:
-    """Run a program with *arguments*, without a time limit. *progress* is called with the percentage, several times a
-    second, and may raise to end the program. *purpose*, *user*, *files*: as in ``run_program``."""
+    """Run a program without a time limit, and report its progress. *progress*: called several times a second with the
+    percentage that the program prints; an exception from it ends the program. Other parameters: see ``run_program``."""
     _finish(_start(arguments, purpose, user, files), arguments[0], purpose, None, progress)
 
 
 @contextmanager
 def pipe_program(arguments: Sequence[str], purpose: str, user: User, files: Sequence[int],
                  silence: float) -> Iterator[Iterator[bytes]]:
-    """Run a program with *arguments*, without a time limit, and yield an iterator over the pieces of its output.
-    *purpose*, *user*, *files*: as in ``run_program``. The iterator ends when the program has ended successfully. Raises
-    ``HypervisorError`` if the program fails, or writes nothing to standard output for *silence* seconds."""
+    """Run a program without a time limit, and yield an iterator over chunks of its standard output. The iterator raises
+    ``HypervisorError`` if the program fails or prints nothing for *silence* seconds. Other parameters: see
+    ``run_program``."""
     process = _start(arguments, purpose, user, files)
     try:
         yield _pieces(process, arguments[0], purpose, silence)
@@ -90,8 +96,8 @@ def _pieces(process: subprocess.Popen[bytes], program: str, purpose: str, silenc
 
 
 def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
-    """Wait for the end of a *program* that has closed its outputs, and return its exit status. Raises
-    ``HypervisorError`` if it does not end within a few seconds. *purpose*: as in ``run_program``."""
+    """Return the exit status of *process*, which has closed its output. Raises ``HypervisorError`` if it does not end
+    within a few seconds. *program*, *purpose*: for the error message."""
     try:
         return process.wait(5)
     except subprocess.TimeoutExpired:
@@ -99,9 +105,9 @@ def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
 
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
-    """Return a command prefix that kills the program when the thread that started it ends, so that a killed agent
-    leaves no program that writes. With *user* (ids of user and group) the program runs as this user, in the additional
-    *groups*, without any capability."""
+    """Return a command prefix that makes the kernel kill the program when the thread that started it ends, as when the
+    agent is killed. *user*: (uid, gid) that the program runs with, without capabilities; ``None`` for the agent's user.
+    *groups*: additional group ids for *user*."""
     besides = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
     other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
@@ -109,8 +115,8 @@ def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
 
 
 def unnamed_file(stack: ExitStack, content: bytes) -> int:
-    """Return the descriptor of a file without a name that has *content*, for a program to read: so the content is in no
-    argument and on no disk, and no other program can open the file. *stack* closes the descriptor."""
+    """Return a file descriptor of an anonymous memory file with *content*, to pass a secret to a program without
+    arguments or files on disk. It is closed when *stack* closes."""
     made = os.memfd_create("content", os.MFD_CLOEXEC)
     file = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
     os.close(made)
@@ -134,8 +140,8 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
-    """Wait until the program ends, and return its standard output. Raises ``HypervisorError`` if the program fails or
-    reaches the *deadline*. After any exception the program is ended too. *progress* is called as in ``follow_program``.
+    """Wait for the end of *process* and return its standard output. Raises ``HypervisorError`` if it fails or is still
+    running at *deadline*; it is killed then, and after any other exception. *progress*: see ``follow_program``.
     """
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
@@ -178,7 +184,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failed(program: str, purpose: str, code: int, words: str) -> HypervisorError | NoSpace:
-    """Return the error for a *program* that ended with the status *code*, with its message *words* on one line."""
+    """Return the error for *program*, which ended with the exit status *code* and the error output *words*. *purpose*:
+    verb phrase for the message."""
     detail = " ".join(words.replace(f"{program}: ", "").split())[:500].rstrip(".") or f"exit status {code}"
     if any(full in words for full in _FULL):
         return NoSpace(f"The host has no room left to {purpose}. Free some, then repeat the call.")

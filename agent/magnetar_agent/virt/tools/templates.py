@@ -32,14 +32,15 @@ def xml_text(value: object) -> str:
 
 
 def xml_line(value: object) -> str:
-    """Return *value* as ``xml_text`` does, on one line, for fields where libvirt allows no line break (titles)."""
+    """Return *value* as one line in which characters that XML forbids are replaced, for XML fields such as titles,
+    where libvirt forbids line breaks."""
     return " ".join(xml_text(value).split())
 
 
 @cache
 def template_environment(folder: Path) -> Environment:
-    """Return the Jinja2 environment of the templates in *folder*. They are read once: they do not change while an agent
-    runs."""
+    """Return the Jinja2 environment for the templates in *folder*. Cached; later changes of the files have no effect.
+    """
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
                               auto_reload=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=pci_address_attributes)
@@ -47,5 +48,5 @@ def template_environment(folder: Path) -> Environment:
 
 
 def fill_template(name: str, values: Mapping[str, Any], folder: Path = FOLDER) -> str:
-    """Return the text of the template *name* filled with *values*."""
+    """Render the Jinja2 template *name* with *values*, and return the text."""
     return template_environment(folder).get_template(name).render(namespace=NAMESPACE, schema=SCHEMA, **values)
