@@ -371,8 +371,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def describe_agent_settings(settings: AgentSettings | None = None) -> list[dict[str, Any]]:
-    """Return ``{"key", "value", "doc"}`` for each setting. *settings*: the source of the values; by default the default
-    values."""
+    """Return ``{"key", "value", "doc"}`` for each setting. The values are those in *settings*, or the default values if
+    *settings* is ``None``."""
     shown = settings or AgentSettings()
     return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
             for key in dataclasses.fields(AgentSettings)]

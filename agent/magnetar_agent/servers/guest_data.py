@@ -74,9 +74,9 @@ def build_guest(host: LocalHost, document: Document) -> Guest:
 
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
-    """Write the config drive to the file *name* in the server's folder. The drive contains the admin password;
-    afterwards the password in *document* moves to the state field from which the guest agent gets it. *flushed*:
-    whether to flush the file to storage."""
+    """Write the config drive, which contains the admin password, to the file *name* in the server's folder. Afterwards,
+    move the password in *document* to the state field from which it is set through the guest agent. *flushed*: whether
+    to flush the file to storage."""
     path = server_folder(host, document.id) / name
     vfat = disk_layout.config_drive_filesystem(host, document) == "vfat"
     make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso

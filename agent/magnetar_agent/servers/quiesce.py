@@ -37,6 +37,7 @@ FOLDER = "frozen"
 def quiesced_guest(host: LocalHost, server: Document | None) -> Iterator[bool]:
     """Freeze the file systems of the *server* during the ``with`` block, and yield whether they are frozen. A guest
     that is paused or has no guest agent cannot be frozen: raises ``Conflict`` if its hardware has ``require_quiesce``.
+    *server*: ``None`` to freeze nothing.
     """
     if server is None:
         yield False

@@ -46,7 +46,7 @@ def _holds_image(host: LocalHost, document: Document) -> bool:
 
 def wipe(task: Task) -> None:
     """Remove everything that a rebuild creates again: disks, config drive, random seed, and the hard links to the
-    previous image's content."""
+    previous image's content. Ephemeral disks stay if the rebuild has ``preserve_ephemeral``."""
     document, state = task.document, task.document.state
     own_files = {*disk_sizes(document.want), *resize.recorded_sizes(document)["sizes"], SWAP}
     names = [ROOT, "disk.new", "config.iso"]

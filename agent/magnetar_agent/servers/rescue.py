@@ -39,8 +39,8 @@ DRIVE = PREFIX + "config.iso"
 
 def complete_rescue(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
     """Return the requested rescue as ``{"image": uuid, …}``, by default with the server's own image; ``None`` if no
-    rescue is requested. *document*: the existing server, whose rescue disk already contains the content of a rescue
-    image that was removed since."""
+    rescue is requested. *document*: the existing server; ``None`` for a new one. If it is already rescued, its rescue
+    image may have been removed meanwhile."""
     requested: Fields | None = want.get("rescue")
     recorded: Fields | None = document.want.get("rescue") if document else None
     if requested is None or requested == recorded:
@@ -175,7 +175,7 @@ def _drop(task: Task) -> None:
 def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
     """Return the boot disks of a server that is rescued in the default mode: the rescue disk, then *root*, its root
     disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *place*: its folder.
-    *key*: encrypts the rescue disk."""
+    *key*: the key to encrypt the rescue disk with; ``None`` for no encryption."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
@@ -191,7 +191,7 @@ def rescue_drive_name(state: Fields, usual: str) -> str:
 
 def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
     """Return the rescue disk of a server that is rescued in stable device mode: an additional disk that boots first.
-    *state*: the server's state fields. *place*: its folder. *key*: key of an encrypted disk."""
+    *state*: the server's state fields. *place*: its folder. *key*: the key of an encrypted disk."""
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)

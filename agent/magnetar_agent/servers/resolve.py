@@ -106,9 +106,10 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None, kept: bool) -> Document | None:
-    """Return the document of the image with the name or uuid *reference*; ``None`` if it is ``None``. The image of an
-    existing server may have been removed: then ``None`` for its uuid, or a substitute (``_removed_image``) for its
-    name. *kept*: the server already has disks, so the image may be missing here."""
+    """Return the document of the image with the name or uuid *reference*; ``None`` if *reference* is ``None``. If the
+    image of the existing server *document* was removed, return ``None`` for its uuid, and a substitute
+    (``_removed_image``) for its name. *kept*: the server already has disks, so the image may be missing on this host.
+    """
     if reference is None:
         return None
     if kept and document is None:

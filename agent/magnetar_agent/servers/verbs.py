@@ -97,7 +97,8 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
-    """Create the root disk in *place*, the server's folder, and return its size in bytes. *key*: encrypts the disk."""
+    """Create the root disk in *place*, the server's folder, and return its size in bytes. *key*: the key to encrypt the
+    disk with; ``None`` for no encryption."""
     want = task.document.want
     size = want["flavor"]["disk"] * GIB
     base_note = task.document.state.get("base")
@@ -137,8 +138,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """Move the admin password in the document to the state field from which the guest agent gets it, because the config
-    drive is already written or not used."""
+    """Move the admin password in the document to the state field from which it is set through the guest agent. Called
+    when the config drive has been written or there is none."""
     admin_password.note_admin_password(task.document)
     task.note()
 

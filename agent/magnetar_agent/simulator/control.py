@@ -39,8 +39,8 @@ class SimulationControl:
         return Json(self.simulation.summary())
 
     async def condition(self, request: Request) -> Json:
-        """Change the condition (up, silent, slow, dead) of simulated hosts. The keys of the body are the parameters of
-        ``Simulation.set_condition``; ``hosts`` is its *names*."""
+        """Change the condition (up, silent, slow, dead) of simulated hosts. The body has the parameters of
+        ``Simulation.set_condition`` as keys, with ``hosts`` instead of *names*."""
         _check_caller(request)
         body = await _read_object(request)
         for key in body:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ServedHost(Protocol):
-    """A simulated host, as requests and operations see it."""
+    """The attributes of a simulated host that requests and operations use."""
 
     @property
     def host(self) -> LocalHost:

@@ -23,8 +23,8 @@ UNREAD = 1 << 18
 
 
 class Pulse:
-    """A timer that sends the heartbeats of all simulated hosts. A single timer of the event loop is cheaper than one
-    for each watcher."""
+    """A timer for the heartbeats that all simulated hosts send to their watchers (clients of the event stream). One
+    timer of the event loop is cheaper than one for each watcher."""
 
     #: Seconds by which heartbeats may be early, so that many go in one turn of the loop.
     EARLY = 0.02

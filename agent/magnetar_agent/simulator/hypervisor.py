@@ -54,7 +54,8 @@ class SimulatedHypervisor(FakeHypervisor):
         return super().host() | {"vcpus": self.size.vcpus, "memory_mb": self.size.memory}
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Sleep for ``boot_seconds``, then start the guest like the fake hypervisor."""
+        """Sleep for ``boot_seconds``, then start the guest as ``FakeHypervisor`` does. The parameters are those of
+        ``LocalHypervisor.start``."""
         if self.size.boot_seconds:
             time.sleep(self.size.boot_seconds)
         super().start(uuid, paused, secret, keys)

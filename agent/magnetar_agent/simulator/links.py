@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class SimulatedLinks(Links):
     """Connections from the simulated host *name* to other simulated hosts, for migrations and remote disks. *find*:
-    returns the ``SimulatedLinks`` of the host with a given name; ``None`` if it is unknown or down."""
+    returns the ``SimulatedLinks`` of the host with a given name; ``None`` if it is unknown or does not respond."""
 
     def __init__(self, settings: AgentSettings, name: str, loop: asyncio.AbstractEventLoop,
                  find: Callable[[str], SimulatedLinks | None]) -> None:

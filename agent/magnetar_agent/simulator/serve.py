@@ -173,8 +173,8 @@ def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], 
 
 
 def _own_group() -> str:
-    """Return the name of this process's group; "" if the group has no name. It may use the sockets if the group in the
-    settings does not exist."""
+    """Return the name of this process's group, to which the sockets belong if the group in the settings does not exist;
+    "" if the group has no name."""
     try:
         return grp.getgrgid(os.getegid()).gr_name
     except KeyError:

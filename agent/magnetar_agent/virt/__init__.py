@@ -73,7 +73,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self._listeners.append(listener)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* each time a connection to libvirt is established again."""
+        """Call *listener* in a new thread whenever a connection to libvirt is established from now on."""
         self.connection.on_connect(listener)
 
     def close(self) -> None:

@@ -61,8 +61,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` if *volume* is attached to a server. Attachments that belong to deleted servers, and only wait
-    until another host is informed of their end, are ignored."""
+    """Raise ``InUse`` if *volume* is attached to a server. An attachment of a deleted server is ignored if it remains
+    only until another host is informed of its end."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -66,8 +66,8 @@ def is_current(host: LocalHost, attachment: Document) -> bool:
 
 
 def is_swapped(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the guest already uses the volume of *attachment*, which replaces another volume in a swap. If a
-    crash leaves this open, it is read from the libvirt domain."""
+    """Return whether the guest already uses the volume of *attachment*, which replaces another volume in a swap. While
+    QEMU is switching to this volume, and after a crash, the libvirt domain shows which volume the guest uses."""
     if attachment.state.get(SWAPPED):
         return True
     place = attached_disk(host, attachment) if attachment.state.get(PIVOTING) else None

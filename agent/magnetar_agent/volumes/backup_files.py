@@ -86,8 +86,8 @@ class BackupCatalogue:
         return -(-self.content_bytes // self.chunk_size)
 
     def as_json(self) -> str:
-        """Return the JSON text for the file ``backup.json``. Without encryption, its fields are left out, because
-        agents of earlier releases refuse unknown fields."""
+        """Return the JSON text for the file ``backup.json``. The fields for encryption are left out for an unencrypted
+        volume, because agents of earlier releases refuse unknown fields."""
         fields = dataclasses.asdict(self)
         if not self.key_hash:
             del fields["content_size"], fields["key_hash"]

@@ -35,8 +35,8 @@ HANGING = 5.0
 
 
 def usable_target(host: LocalHost) -> BackupTarget:
-    """Return the host's backup directory after checking that it responds and exists. Raises ``Conflict`` if it cannot
-    be used."""
+    """Return the host's backup directory, creating it if it is missing. Raises ``Conflict`` if none is configured or it
+    cannot be used."""
     target = find_backup_target(host)
     if target is not None and (seconds := pool_reports.seconds_of_silence(host, target)) > HANGING:
         raise Conflict(f"The backup directory {target.folder} has not answered for {seconds:.0f} s. Look at its file "
@@ -111,7 +111,7 @@ def _assemble(task: Task, backup: str) -> Path:
 
 def from_backup(task: Task, pool: Pool, size: int, format: str, backup: str) -> None:
     """Create the content of the *task*'s volume in *pool* from the volume backup *backup* (a uuid). *size*: bytes.
-    *format*: of the volume. Encrypted content is copied without decryption."""
+    *format*: the volume's format. Encrypted content is copied without decryption."""
     raw, encrypted = _temporary_disks(task, backup)
     try:
         path = next((path for path in (raw, encrypted) if path.exists()), None) or _assemble(task, backup)

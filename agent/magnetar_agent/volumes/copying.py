@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
-    """Create the content of the *task*'s volume in *pool* from *image* (a uuid). *size*: bytes. *format*: of the
-    volume."""
+    """Create the content of the *task*'s volume in *pool* from *image* (a uuid). *size*: bytes. *format*: the volume's
+    format."""
     importing.check_not_encrypted(task.host.documents.get("image", image))
     path, image_format = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if image_format == "qcow2" else "raw")
@@ -42,7 +42,7 @@ def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> No
 
 def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
     """Create the content of the *task*'s volume in *pool* from *snapshot* (the uuid of a volume snapshot). *size*:
-    bytes. *format*: of the volume."""
+    bytes. *format*: the volume's format."""
     with task.host.locks.hold("volume_snapshot", snapshot):
         source = _complete_source(task.host, "volume_snapshot", snapshot)
         disk, key = content.content_disk(task.host, source), keys.document_key(task.host, task.document)
@@ -51,8 +51,8 @@ def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str)
 
 def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
     """Create the content of the *task*'s volume in *pool* from a volume on another host, named in the field
-    ``remote_source``. *size*: bytes. *format*: of the new volume. Raises ``Unreachable`` if the other agent does not
-    respond, and ``HypervisorError`` if the copy fails."""
+    ``remote_source``. *size*: bytes. *format*: the new volume's format. Raises ``Unreachable`` if the other agent does
+    not respond, and ``HypervisorError`` if the copy fails."""
     host, source = task.host, task.document.want["remote_source"]
     id = source["export"]
     address = remote.link_address(id, source, "remote_source.address")
@@ -77,8 +77,8 @@ def close_source(host: LocalHost, export: str) -> None:
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
     """Create the content of the *task*'s volume or snapshot in *pool* from *volume* (a uuid), which may be in use.
-    *size*: bytes. *format*: of the new content. Raises ``Conflict`` if a server on another host or several running
-    servers use the volume, or it is being swapped."""
+    *size*: bytes. *format*: the format of the new content. Raises ``Conflict`` if a server on another host or several
+    running servers use the volume, or it is being swapped."""
     host = task.host
     with ExitStack() as servers, ExitStack() as volume_lock:
         for server_id in sorted({a.want["server"] for a in attachments_of_volume(host, volume)}):

@@ -109,8 +109,8 @@ def content_size(host: LocalHost, pool: Pool, name: str) -> int:
 
 def existing_bytes(host: LocalHost, completed: Fields, document: Document | None) -> int:
     """Return the size in bytes of the existing content that the volume with the fields *completed* takes over.
-    *document*: the volume, if it was created before; its own size is returned. Raises ``InvalidField`` or ``Conflict``
-    if the content cannot be taken over."""
+    *document*: the volume if it already exists, whose recorded size is then returned; ``None`` for a new one. Raises
+    ``InvalidField`` or ``Conflict`` if the content cannot be taken over."""
     if document is not None:
         completed["existing"] = document.want.get("existing")
         return int(document.state.get("bytes", document.state.get("taken", 0)))

@@ -66,8 +66,8 @@ def is_block(document: Document) -> bool:
 
 
 def make(task: Task, file: str, size: int, label: str | None = None) -> None:
-    """Create the logical volume for the disk *file* of *size* bytes. With *label*, format it as swap area or file
-    system, as ``HypervisorDisks.make_disk`` does."""
+    """Create the logical volume for the disk *file* of *size* bytes. *label*: ``swap`` to create a swap area on it,
+    otherwise the label of an ext4 file system to create; ``None`` to leave it empty."""
     note_lvm_pool(task.host, task.document, task.keep)
     disk = allot_logical_volume(task.host, task.document, file, size)
     if label is not None:

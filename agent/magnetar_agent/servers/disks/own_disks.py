@@ -78,8 +78,12 @@ def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[s
 
 def make_own_disk(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
                   key: DiskKey | None = None) -> None:
-    """Create the server's empty disk *file* of *size* bytes (see ``HypervisorDisks.make_disk``). For a server that is
-    being created, the new file is not flushed here: all its files are flushed together later."""
+    """Create the server's disk *file* of *size* bytes. While the server is being created, the file is not flushed here:
+    all its files are flushed together later.
+
+    - *label*: ``swap`` for a swap area, otherwise the label of an ext4 file system; ``None`` for an empty disk.
+    - *backing*: the backing file of a qcow2 disk; ``None`` for none.
+    - *key*: the key to encrypt the disk with; ``None`` for no encryption."""
     want = task.document.want
     if pooled := _in_pool(want):
         pooled.make(task, file, size, label)
@@ -111,7 +115,7 @@ def flush_noted(host: LocalHost) -> None:
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
     """Create the root disk as a copy of the image file *base*, grown to *size* bytes. *format*: the QEMU format of
-    *base*. *key*: encrypts the new disk."""
+    *base*. *key*: the key to encrypt the new disk with; ``None`` for no encryption."""
     if pooled := _in_pool(task.document.want):
         pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
@@ -185,8 +189,8 @@ class Room(NamedTuple):
 
 
 def own_disk_room(host: LocalHost) -> Room:
-    """Return the total and free bytes for new servers' disks on this host; both 0 for a storage pool that cannot be
-    used at present."""
+    """Return the total and free bytes for new servers' disks on this host. Both are 0 if a storage pool cannot be used
+    at present, and ``None`` if libvirt does not respond."""
     pooled = _IN_POOL.get(host.settings.root_format)
     if pooled is None:
         report = report_disk_folder(host)

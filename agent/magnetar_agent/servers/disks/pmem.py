@@ -84,7 +84,8 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_namespaces: list[Fields] | None = None) -> list[Fields]:
     """Return one PMEM namespace as ``{"label", "name", "clean"}`` for each label that the desired fields *want* of the
     server *id* request. Namespaces in *current_namespaces* are used again if they still exist; the others are free
-    ones. Raises ``Conflict`` if too few are free. The caller holds the lock ``CHOICES`` until the document is written.
+    ones. Raises ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at
+    a time on the host, until the document is written.
     """
     if not (requested := requested_pmem_labels(want)):
         return []
@@ -128,7 +129,8 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
     """Replace the PMEM namespaces in *want* by free ones of this host, for the server *id* that migrates to it. Raises
-    ``Conflict`` if too few are free. The caller holds the lock ``CHOICES`` until the document is written."""
+    ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at a time on
+    the host, until the document is written."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):

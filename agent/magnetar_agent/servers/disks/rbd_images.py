@@ -98,8 +98,8 @@ def _begin(task: Task, base: str | None = None) -> RbdPool:
 
 
 def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
-    """Create the RBD image for the disk *file* with a size of *bytes*. With *label*, format it as swap area or file
-    system, as ``HypervisorDisks.make_disk`` does."""
+    """Create the RBD image for the disk *file* with a size of *bytes*. *label*: ``swap`` to create a swap area on it,
+    otherwise the label of an ext4 file system to create; ``None`` to leave it empty."""
     host, document = task.host, task.document
     pool, name = _begin(task), _name(document, file)
     _anew(pool, name, lambda: pool.make(name, bytes))
@@ -189,7 +189,8 @@ def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> No
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove all RBD images of the server, also those that its document does not list."""
+    """Remove all RBD images of the server, which are found by their names, including those of interrupted operations.
+    """
     if NOTE in document.state:
         pool, begins = rbd_pool_of_server(host, document), _name(document, "")
         for name in pool.names():

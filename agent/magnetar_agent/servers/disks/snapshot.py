@@ -43,7 +43,7 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
                           request: str) -> Fields:
     """Create an image from the server's root disk, and return ``{"image": {id, name}, "consistency": …}``. *args*: the
     API arguments name, description, metadata and secret_uuid. *request*: id of the API request; a repeated request
-    returns the existing image. The caller holds the server's lock."""
+    returns the existing image. The caller must hold the server's lock."""
     name = args["name"]
     with host.locks.hold("image", f"new {name.lower()}"):
         existing = next((image for image in host.documents.list("image") if image.name == name), None)
@@ -71,7 +71,7 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
 
 def clear_snapshot(host: LocalHost, document: Document) -> None:
     """Clean up after an interrupted ``create_snapshot_image``: abort the copy of the disk, and remove the copied file,
-    the incomplete image, and the state field ``imaging``. The caller holds the server's lock."""
+    the incomplete image, and the state field ``imaging``. The caller must hold the server's lock."""
     hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)

@@ -55,7 +55,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     """Raise ``Conflict`` if *want* requests encrypted memory for the server *id* and the host has no free encryption
-    key. Servers that are off also use keys. The caller holds the lock ``CHOICES`` until the document is written."""
+    key. Servers that are off also use keys. The caller must hold the lock ``CHOICES``, which allows one choice at a
+    time on the host, until the document is written."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]

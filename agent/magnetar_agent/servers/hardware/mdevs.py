@@ -94,7 +94,8 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                                                                          str]:
     """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
     they request none. The parent of *current_device* is preferred, then a parent near the server's NUMA cells. The
-    caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
+    caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written.
+    Raises ``Conflict`` if none is free."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -130,8 +131,9 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Replace the vGPU in *want* by a free one of this host, for the server *id* that migrates to it. The caller holds
-    the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
+    """Replace the vGPU in *want* by a free one of this host, for the server *id* that migrates to it. The caller must
+    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
+    ``Conflict`` if none is free."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):

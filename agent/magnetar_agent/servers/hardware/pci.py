@@ -219,8 +219,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
                        fixed: bool = False) -> dict[str, str]:
     """Return the PCI devices for the server *id* with the desired fields *want* as ``{address: alias or MAC of the
     NIC}``. *current_devices*, in the same form, are preferred, then free devices near the server's NUMA cells. *fixed*:
-    never replace a current device, because the guest may be using it. The caller holds the lock ``CHOICES`` until the
-    document is written. Raises ``Conflict`` if too few are free."""
+    never replace a current device, because the guest may be using it. The caller must hold the lock ``CHOICES``, which
+    allows one choice at a time on the host, until the document is written. Raises ``Conflict`` if too few are free."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(current_devices or ()))
@@ -319,7 +319,8 @@ def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
     """Replace the PCI devices in *want* by free ones of this host, for the server *id* that migrates to it. The caller
-    holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
+    must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
+    ``Conflict`` if too few are free."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):

@@ -155,8 +155,8 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
                      page: Mapping[str, Any] | None = None) -> Placement:
     """Choose CPUs, memory and pages on NUMA cells for the server *id* with the desired fields *want*, and return them.
     *cell_weights*: result of ``pci.preferred_device_cells``. *page*: placement of the running guest, whose page size is
-    used again. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if the host has
-    no room."""
+    used again. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the
+    document is written. Raises ``Conflict`` if the host has no room."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -201,8 +201,9 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, c
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
                             cell_weights: Mapping[int, int]) -> None:
     """Replace the placement in *want* by one on this host, for the server *id* that migrates to it. *live*: whether it
-    is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. The caller holds
-    the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if the host has no room."""
+    is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. The caller must
+    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
+    ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, cell_weights, had if live else None)

@@ -178,7 +178,8 @@ def release(task: Task) -> None:
 
 
 def _each(host: LocalHost, network: str, act: Any) -> None:
-    """Call *act* with libvirt's name of *network*. Do nothing if the agent does not run DHCP in this network."""
+    """Call the function *act* with libvirt's name of *network*. Do nothing if the agent does not run DHCP in this
+    network."""
     managed = managed_network(host, {"network": network})
     if managed is not None and managed.want["dhcp"]:
         act(managed.name)

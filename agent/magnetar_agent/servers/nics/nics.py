@@ -137,7 +137,7 @@ def _missing(task: Task) -> list[Nic]:
 
 def _replug_nics(task: Task, former: Domain) -> set[str]:
     """Plug in the NICs of *former*, the guest's domain before a failed change, that the running guest lacks. Return the
-    PCI addresses of the NICs that the guest had before that."""
+    PCI addresses of the host devices among the NICs that the guest had before this call."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()
     for nic in former.nics:

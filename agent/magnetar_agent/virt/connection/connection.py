@@ -100,7 +100,7 @@ class Connection:
         self._first.wait(wait)
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* in a new thread each time the connection is established again."""
+        """Call *listener* in a new thread whenever the connection is established from now on."""
         self._listeners.append(listener)
 
     @property

@@ -44,8 +44,8 @@ def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
 
 
 class Turn:
-    """A libvirt call in progress to a guest or storage pool. *kind*: a guest or pool has at most one call of each kind.
-    *long*: whether calls of other kinds may run at the same time."""
+    """A libvirt call in progress to a guest or storage pool. *kind*: type of call; a guest or pool has at most one call
+    of each kind at a time. *long*: whether calls of other kinds may run during this call."""
 
     def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
         self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
@@ -56,9 +56,11 @@ class Turn:
 
 
 class Gates:
-    """The libvirt calls in progress, by owner (a guest's uuid or a pool's name) and kind. *error*: function that
-    creates the error for an owner that does not respond. *waiters*, *wait*: maximum number of callers that wait for a
-    call, and of seconds that they wait."""
+    """A limiter that makes libvirt calls to the same owner (a guest's uuid or a pool's name) wait for each other.
+
+    - *error*: function that creates the error for an owner that does not respond.
+    - *waiters*: maximum number of callers that wait for one call.
+    - *wait*: maximum number of seconds that a caller waits."""
 
     def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent_guest, waiters: int = WAITERS,
                  wait: float = WAIT) -> None:

@@ -38,8 +38,8 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Return whether the slot counts towards the limit of calls to all guests. This holds for calls that depend on
-        a guest, and for hanging calls in all lanes except storage."""
+        """Return whether the slot counts towards the limit of calls to all guests: its call depends on a guest, or
+        hangs in any lane except storage."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 

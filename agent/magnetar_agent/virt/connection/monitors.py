@@ -73,8 +73,8 @@ class MonitorCalls(Protocol):
 
 
 class MonitorWatch:
-    """A watcher that detects whether the QEMU of *guest* hangs, by reading its monitor state. *calls*: makes the reads.
-    *pause*: seconds to wait for a read. *starts*: whether QEMU is being started."""
+    """A watcher that detects whether the QEMU of *guest* hangs, by reading its monitor state. *calls*: object that
+    makes the libvirt calls. *pause*: seconds to wait for a read. *starts*: whether QEMU is being started."""
 
     def __init__(self, calls: MonitorCalls, guest: str, pause: float, starts: bool = False) -> None:
         self._calls, self._guest, self._pause, self._starts = calls, guest, pause, starts
@@ -114,7 +114,7 @@ class MonitorWatch:
         return now - self._since
 
     def _works(self, now: float, cpu: float | None) -> bool:
-        """Return whether a starting QEMU has used the CPU since the last read, so that it does not hang; ``True`` if
-        unknown. *now*: the time. *cpu*: its CPU seconds."""
+        """Return whether a starting QEMU has used the CPU since the last read; if it has, it does not hang. ``True`` if
+        unknown. *now*: the monotonic time. *cpu*: QEMU's CPU seconds; ``None`` if unknown."""
         (then, cpu_before), self._last = self._last, (now, cpu)
         return cpu is None or cpu_before is None or cpu - cpu_before >= BUSY * (now - then)

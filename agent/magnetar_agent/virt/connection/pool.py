@@ -111,7 +111,7 @@ class ConnectionPool:
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call *listener* in a new thread each time the connection to libvirt is established again."""
+        """Call *listener* in a new thread whenever the connection to libvirt is established from now on."""
         self._events.on_connect(listener)
 
     def up(self) -> bool:
@@ -151,8 +151,9 @@ class ConnectionPool:
 
     def ask(self, purpose: str, guest: str, function: Callable[[Any], T], lane: Lane = Lane.GUEST, kind: str = "") -> T:
         """Call *function*, which depends on the QEMU of *guest* (a uuid), with a ``virConnect``, and return its result.
-        *purpose*, *lane*: see ``call``. *kind*: a guest has at most one call of each kind. Raises ``GuestSilent`` if
-        QEMU does not respond, and ``Conflict`` if another call to the guest takes too long."""
+        *purpose*, *lane*: see ``call``. *kind*: type of call; a guest has at most one call of each kind at a time.
+        Raises ``GuestSilent`` if QEMU does not respond, and ``Conflict`` if another call to the guest takes too long.
+        """
         call = self._enter(self._gates, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]

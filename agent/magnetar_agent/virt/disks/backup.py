@@ -33,8 +33,8 @@ class Backups(Domains):
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """Start a backup job (virDomainBackupBegin) that copies the disk *target* (such as vda), as it is now, to
-        *path*. *format*: of the copy. *key*: encrypts the copy. A copy with a key is created before the job, because
-        QEMU would pause the guest during the key derivation."""
+        *path*. *format*: the format of the copy. *key*: the key to encrypt the copy with; ``None`` for no encryption. A
+        copy with a key is created before the job, because QEMU would pause the guest during the key derivation."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},

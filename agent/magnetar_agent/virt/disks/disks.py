@@ -39,14 +39,18 @@ class Disks:
     """The methods of ``LocalHypervisor`` for disk files. They do not use libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """Return format, size and backing file from the header of the disk file *path*; ``None`` if it is missing. The
-        disk may be in use. *format*: its format, never detected."""
+        """Return format, size and backing file from the header of the disk file *path*, which may be in use; ``None``
+        if it is missing. *format*: the disk's format, which is never detected from its content."""
         return qemu_img.inspect_disk(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Create a disk file of *size* bytes: empty, as an overlay on *backing*, or, with *label*, with a swap area or
-        an ext4 file system. *key*: encrypts the disk."""
+        """Create a disk file of *size* bytes in this *format*.
+
+        - *backing*: the backing file of a qcow2 disk; ``None`` for none.
+        - *label*: ``swap`` for a swap area, otherwise the label of an ext4 file system; ``None`` for an empty disk.
+        - *key*: the key to encrypt the disk with; ``None`` for no encryption.
+        - *flushed*: whether to flush the file to storage."""
         with atomic_file(path, named=False, flushed=flushed) as part:
             if label is not None:
                 _labelled(part, format, size, label, key)
@@ -56,8 +60,9 @@ class Disks:
                 _empty(part, format, size, backing)
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Create a swap area or a file system on the existing disk *path* (see ``make_disk`` for *label*). Begin and
-        end of the disk are erased first, because mkswap and mke2fs would find old signatures there."""
+        """Create a swap area (*label* is ``swap``) or an ext4 file system with this *label* on the existing disk
+        *path*. Begin and end of the disk are erased first, because mkswap and mke2fs would find old signatures there.
+        """
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             size = zeros.open_file_size(descriptor)
@@ -71,8 +76,8 @@ class Disks:
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
         """Copy the disk *source* to the new file *path* with ``qemu-img convert``. *progress*: called with the copied
-        and the total bytes; an exception from it aborts the copy. *key*: encrypts the copy, and opens an encrypted
-        source."""
+        and the total bytes; an exception from it aborts the copy. *key*: the key to encrypt the copy with, and to open
+        an encrypted source."""
         total = self._copied_size(source, source_format)
         with atomic_file(path) as part:
             if key is not None:
@@ -109,7 +114,7 @@ class Disks:
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow the disk file *path* to *size* bytes with ``qemu-img resize``. Raises ``HypervisorError`` if it is
-        larger already. *key*: opens an encrypted disk."""
+        larger already. *key*: the key of an encrypted disk."""
         current = self.disk(path, format)
         if current is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
@@ -213,8 +218,8 @@ def _direct_io(device: int, folder: Path) -> bool:
 
 
 def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
-    """Create the disk file *part* of *size* bytes with a swap area or an ext4 file system; *label* is as in
-    ``HypervisorDisks.make_disk``. *key*: encrypts the disk."""
+    """Create the disk file *part* of *size* bytes with a swap area (*label* is ``swap``) or an ext4 file system with
+    this *label*. *key*: the key to encrypt the disk with; ``None`` for no encryption."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:

@@ -89,8 +89,9 @@ class Exports:
                 server.end()
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
-        """Make the QEMU of the domain *uuid* read from its NBD disk at *socket*, so that its NBD client connects again.
-        QEMU reconnects only when a read or write fails, because libvirt 9.0 cannot set its option reconnect-delay."""
+        """Make the QEMU of the domain *uuid* reconnect to its NBD disk at *socket*, by reading from the disk. QEMU
+        reconnects only when a read or write comes, which then fails: libvirt 9.0 cannot set QEMU's option
+        reconnect-delay."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():
@@ -210,8 +211,8 @@ class _NbdServer(threading.Thread):
                      str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
     def _until_it_listens(self) -> None:
-        """Connect to qemu-nbd and wait for its NBD greeting, then set the event that it listens. If qemu-nbd ends
-        first, set nothing."""
+        """Connect to qemu-nbd and wait for its NBD greeting, then mark it as listening. If qemu-nbd ends first, return
+        without marking it."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(READY)
             probe.connect(str(self.export.socket))

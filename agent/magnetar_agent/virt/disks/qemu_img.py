@@ -64,7 +64,8 @@ def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
 
 class Nodes:
     """The disks that one run of qemu-img uses, opened as file descriptors. Inside the ``with`` block, *user* (QEMU's
-    uid and gid) owns the files; afterwards their owners are restored. *key*: of an encrypted disk among them."""
+    uid and gid) owns the files; afterwards their owners are restored. *key*: the key of an encrypted disk among them.
+    """
 
     def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user
@@ -190,8 +191,8 @@ def _seen(descriptor: int, path: Path, format: str) -> DiskSeen:
 
 
 def _luks_begin(descriptor: int, path: Path) -> int:
-    """Return the offset in bytes at which the content of a LUKS disk begins. *descriptor*: of the open disk. Raises
-    ``HypervisorError`` naming *path* if the disk is not LUKS 1."""
+    """Return the offset in bytes at which the content of a LUKS disk begins. *descriptor*: the file descriptor of the
+    open disk. Raises ``HypervisorError`` naming *path* if the disk is not LUKS 1."""
     head = os.pread(descriptor, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
     magic, version, sectors = _LUKS.unpack(head)
     if magic != b"LUKS\xba\xbe" or version != 1:

@@ -27,8 +27,9 @@ SILENCE = 60.0
 
 @contextmanager
 def exported_image(image: CephImage, user: User) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Yield the size in bytes and the content, in chunks, of a Glance image that is stored in Ceph RBD. *user*: uid and
-    gid that the Ceph programs run with. Raises ``HypervisorError`` if the image is in another Ceph cluster."""
+    """Yield the size in bytes and the content, in chunks, of a snapshot of an RBD image, such as a Glance image in
+    Ceph. *user*: uid and gid that the Ceph programs run with. Raises ``HypervisorError`` if the image is in another
+    Ceph cluster."""
     purpose = f"read the image {image.name} in the pool {image.pool!r} of Ceph"
     with ExitStack() as stack:
         files = [unnamed_file(stack, _read(path)) for path in (image.conf, keyring_path(image))]

@@ -215,7 +215,7 @@ def _extend(path: str, size: int) -> None:
 
 def _type_and_source(xml: str) -> tuple[str, str]:
     """Return the type of a libvirt storage pool (such as rbd) and the name of its source (Ceph pool or volume group).
-    *xml*: of the pool."""
+    *xml*: the pool's XML."""
     pool = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return pool.get("type", ""), pool.findtext("source/name") or pool.findtext("name") or ""
 
@@ -271,8 +271,8 @@ def _content(pool: Any, volume: Any) -> PoolContent:
 
 
 def rbd_source(xml: str, name: str, pool: Any) -> NetworkSource:
-    """Return the network source of the RBD image *name* for QEMU. *xml*: of the libvirt storage pool *pool*, which is
-    of type rbd."""
+    """Return the network source of the RBD image *name* for QEMU. *xml*: the XML of the libvirt storage pool *pool*,
+    which has the type rbd."""
     source = ET.fromstring(xml).find("source")  # noqa: S314 (libvirt wrote it)
     if source is None or not source.findtext("name"):
         raise HypervisorError("The storage pool does not say where it is: its XML has no name of a Ceph pool.")

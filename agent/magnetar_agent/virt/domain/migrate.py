@@ -123,9 +123,12 @@ class Migrations:
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Migrate the running domain *uuid* live, and wait for the end. *on_progress*: called with progress numbers; it
-        may raise ``Cancelled``. *on_cut_over*: called when the guest has stopped on this host. If QEMU does not
-        respond, raises ``GuestSilent``; ``abort_stale_job`` later ends libvirt's job."""
+        """Migrate the running domain *uuid* live, and wait for the end. If QEMU does not respond, raises
+        ``GuestSilent``; libvirt's job then continues until ``abort_stale_job`` is called.
+
+        - *params*: the target and the options of the migration.
+        - *on_progress*: called with the progress numbers; it may raise ``Cancelled`` to abort the migration.
+        - *on_cut_over*: called when the guest has stopped on this host."""
         purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:
@@ -278,7 +281,7 @@ class _Watch:
         """Apply ``on_time_limit`` of the migration parameters: pause the guest, switch to post-copy, or abort. Return
         whether this is done; otherwise the next check retries. *facts*: statistics of libvirt's job.
 
-        QEMU cannot switch to post-copy before the memory copy begins, that is while disks are copied.
+        QEMU cannot switch to post-copy while disks are copied, because the memory copy has not begun.
         """
         action = self.params.on_time_limit
         if action == "pause":

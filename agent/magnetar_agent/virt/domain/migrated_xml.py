@@ -20,7 +20,7 @@ BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 def migrated_disks(xml: str, folder: Path) -> list[str]:
     """Return the targets (such as vda) of the disks that a live migration copies: writable disks with paths in
-    *folder*. *xml*: of the running domain.
+    *folder*. *xml*: the running domain's XML.
     """
     targets = []
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)

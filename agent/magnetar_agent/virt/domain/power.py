@@ -100,9 +100,9 @@ class Domains:
         self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
     def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
-        """Undefine the domain *uuid* in libvirt, with its managed save, snapshots, checkpoints, TPM state and UEFI
-        variables. *keep_nvram*: do not remove the UEFI variables. TPM state and UEFI variables of an adopted domain are
-        never removed."""
+        """Undefine the domain *uuid* in libvirt, with its managed save, TPM state, UEFI variables, and metadata of
+        snapshots and checkpoints. *keep_nvram*: do not remove the UEFI variables. TPM state and UEFI variables of an
+        adopted domain are never removed."""
         kept: list[bool] = []
 
         def undefine(domain: Any, parsed: DomainSeen) -> None:
@@ -120,7 +120,8 @@ class Domains:
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Boot the domain *uuid*, or restore it from its managed save (virDomainCreate). *paused*: leave the CPUs
-        stopped. *secret*: of its TPM. *keys*: of its encrypted disks. Does nothing if it is running."""
+        stopped. *secret*: the secret of its TPM. *keys*: the keys of its encrypted disks. Does nothing if it is
+        running."""
         def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -157,7 +158,8 @@ class Domains:
         self._with("pause", uuid, pause)
 
     def resume(self, uuid: str) -> None:
-        """Let the CPUs of the paused domain *uuid* run again. A guest that has suspended itself to RAM is woken up."""
+        """Resume the paused CPUs of the domain *uuid* (virDomainResume). A guest that has suspended itself to RAM is
+        woken up."""
         def resume(domain: Any) -> None:
             now = domain.state()[0]
             if now == libvirt.VIR_DOMAIN_PMSUSPENDED:
@@ -239,8 +241,8 @@ class Domains:
 
     def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Like ``_with``, but call *act* with the libvirt object and the domain as parsed from its XML. *flags*: of
-        virDomainGetXMLDesc; 0 for the live XML."""
+        """Like ``_with``, but call *act* with the libvirt object and the domain as parsed from its XML. *flags*: flags
+        for virDomainGetXMLDesc; 0 for the live XML."""
         def run(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:

@@ -100,8 +100,8 @@ def _dying() -> list[str]:
 
 
 class Kvm:
-    """The result of ``probe_kvm``, which is executed in the background after each boot of the host or update of QEMU.
-    *folder*: where the result is stored."""
+    """The result of ``probe_kvm``, which runs in a background thread. *folder*: where the result is stored; it is used
+    again until the host reboots or QEMU is replaced."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"

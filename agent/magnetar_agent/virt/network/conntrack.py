@@ -33,8 +33,8 @@ _PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 36, socket.AF_INET6: 60}
 
 
 class FlowEnd(NamedTuple):
-    """The addresses of a tracked connection as one of its ends sees them: *here* is its address, *there* the address of
-    the other end, *port* the destination port. For ICMP, *port* is the type, with *code*."""
+    """The addresses of a tracked connection as one of its ends sees them. *here*: its own address. *there*: the address
+    of the other end. *port*: the destination port; for ICMP the type, with *code*."""
 
     here: str
     there: str

@@ -79,9 +79,9 @@ def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
 
 
 def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str, ...]:
-    """Return the nftables chains of family bridge that are the same for all security groups. *prefix*: of the tap
-    names. *metadata*: prefix of the metadata service's devices. *bridges_follow*: whether the kernel tracks connections
-    in bridges."""
+    """Return the nftables chains of family bridge that are the same for all security groups. *prefix*: the prefix of
+    tap names. *metadata*: prefix of the metadata service's devices. *bridges_follow*: whether the kernel tracks
+    connections in bridges."""
     follow = (f"chain followed {{ type filter hook prerouting priority {FOLLOWED}; policy accept;", *_ANSWERS, "}")
     return (
         f"chain asking {{ type filter hook prerouting priority {ASKING}; policy accept;",

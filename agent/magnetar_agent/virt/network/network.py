@@ -302,8 +302,8 @@ def _owned(network: Any) -> bool:
 
 def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
     """Change the DHCP reservations of *network* with virNetworkUpdate, for a network whose dnsmasq does not read them
-    from a file. *xml*: of the network. *change*: gets ``{MAC: address}`` and returns the new mapping. *flag*: libvirt's
-    flag for the live or the persistent configuration."""
+    from a file. *xml*: the network's XML. *change*: gets ``{MAC: address}`` and returns the new mapping. *flag*:
+    libvirt's flag for the live or the persistent configuration."""
     hosts_before = _hosts(xml)
     hosts_after = change(hosts_before)
     for command, hosts, other_hosts in ((_DELETE, hosts_before, hosts_after), (_ADD, hosts_after, hosts_before)):

@@ -222,8 +222,8 @@ def _frames(prefix: str) -> tuple[str, ...]:
 
 
 def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
-    """Return the nftables chains of family inet that restrict guests' access to services of the host. *prefix*: of the
-    tap names. *open_ports*: permitted services, such as ``tcp/8080``."""
+    """Return the nftables chains of family inet that restrict guests' access to services of the host. *prefix*: the
+    prefix of tap names. *open_ports*: permitted services, such as ``tcp/8080``."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
               (open_port.partition("/") for open_port in open_ports)]
     return (
@@ -278,8 +278,8 @@ class NftPortFilter:
             self._end.close()
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Permit taps to use the addresses that DHCP has given them. *prefix*: of the tap names. *leased*: pairs (tap,
-        address)."""
+        """Permit taps to use the addresses that DHCP has given them. *prefix*: the prefix of tap names. *leased*: pairs
+        (tap, address)."""
         if leased:
             _nft(leased_script(prefix, leased))
 

@@ -31,7 +31,7 @@ def reservations_path(network: str) -> Path:
 
 def reads_reservations(network: str, xml: str) -> bool:
     """Return whether the dnsmasq of *network* reads the file with DHCP reservations. Networks from earlier releases do
-    not. *xml*: of the network."""
+    not. *xml*: the network's XML."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return any(option.get("value") == f"dhcp-hostsfile={reservations_path(network)}"
                for option in root.iterfind(OPTION))

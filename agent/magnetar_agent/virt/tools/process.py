@@ -141,7 +141,8 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
     """Wait for the end of *process* and return its standard output. Raises ``HypervisorError`` if it fails or is still
-    running at *deadline*; it is killed then, and after any other exception. *progress*: see ``follow_program``.
+    running at *deadline*; it is killed then, and after any other exception. *program*, *purpose*: for error messages.
+    *progress*: see ``follow_program``.
     """
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
