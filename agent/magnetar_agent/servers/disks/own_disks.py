@@ -101,8 +101,8 @@ def is_made_anew(document: Document) -> bool:
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush to storage all files of the servers that a killed agent was creating, because the killed agent may not have
-    flushed them. Runs at the start of the agent, before documents are written that rely on these files."""
+    """Flush to storage all files of the servers that a killed agent was changing, because the killed agent may not have
+    flushed them. Called when the agent starts, before documents are written that rely on these files."""
     for document in host.documents.noted:
         place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():

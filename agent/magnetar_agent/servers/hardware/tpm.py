@@ -92,9 +92,9 @@ def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | Non
 
 
 def start_guest(host: LocalHost, document: Document, paused: bool = False, cloud_secret: str | None = None) -> None:
-    """Start the guest. Gives libvirt the secret of its TPM and the keys of its encrypted disks and volumes, and first
-    loads a copy of the TPM that a migration brought. *paused*: start QEMU only, with the guest paused. *cloud_secret*:
-    the TPM's secret, if the cloud stores it."""
+    """Start the guest. libvirt gets the secret of its TPM and the keys of its encrypted disks and volumes; a copy of
+    the TPM that came with a migration is loaded first. *paused*: leave the guest's CPUs stopped. *cloud_secret*: the
+    TPM's secret, if the cloud stores it."""
     opened = open_tpm_secret(host, document, cloud_secret)
     path = server_folder(host, document.id) / COPY
     if document.state.get(CAME):

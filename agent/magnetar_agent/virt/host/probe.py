@@ -116,7 +116,8 @@ class Kvm:
         return dict(self._answer)
 
     def wait(self) -> dict[str, Any]:
-        """Wait for the end of the probe and return its result as ``{"usable", "reason", "checked_at"}``."""
+        """Wait for the end of the probe, at most 5 s longer than its time limit, and return its result as ``{"usable",
+        "reason", "checked_at"}``."""
         self._known.wait(LIMIT + 5)
         return self.seen()
 
