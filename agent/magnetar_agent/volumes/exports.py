@@ -40,15 +40,14 @@ NBD, HAND = "nbd", "hand"
 
 
 def export_folder(host: LocalHost, id: str) -> Path:
-    """Return the folder of the sockets of link *id*. Its path is the same on every host, so that disks of a migrating
-    guest keep their paths.
-    """
+    """Return the directory of the unix sockets of the volume export *id*, which is also the uuid of the attachment. The
+    path is the same on every host, so a guest's disk paths stay valid when it migrates."""
     return host.settings.socket.parent / "links" / id
 
 
 def make_export_folder(host: LocalHost, id: str) -> Path:
-    """Create the folder of the sockets of link *id*, and return it. QEMU may use the sockets; only root adds and
-    removes names."""
+    """Create the directory of ``export_folder`` and return its path. QEMU can use the sockets in it; only root can add
+    or remove them."""
     place = export_folder(host, id)
     file_modes.make_state_folder(place.parent)
     file_modes.make_state_folder(place, 0o750)
@@ -58,12 +57,14 @@ def make_export_folder(host: LocalHost, id: str) -> Path:
 
 
 def export_socket(host: LocalHost, id: str) -> Path:
-    """Return the path of the socket of export *id*: of qemu-nbd on the volume's host, of the link on other hosts."""
+    """Return the path of the unix socket that QEMU uses for the volume export *id*. On the volume's host qemu-nbd
+    listens there; on another host this agent listens there, and forwards the connection to qemu-nbd."""
     return export_folder(host, id) / NBD
 
 
 def export_origin(host: LocalHost, volume: Document) -> Fields:
-    """Return the facts about the volume for the field ``origin`` of the other host's attachment."""
+    """Return the field ``origin`` for an attachment of *volume* on another host, which describes this host and the
+    volume: names, size in GiB, format and so on. ``pool`` is set only if the other host can read the pool itself."""
     shared = pools.find_pool(host, volume.want["pool"]).shared and not volume.state.get(keys.SEALED)
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": round_up_gib(volume.state.get("bytes", 1)),
@@ -72,9 +73,10 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
-    """Return the export that qemu-nbd must serve; ``None`` for a volume in a shared pool, which the other host accesses
-    directly, unless it only copies the volume (``copied``). An encrypted volume is always exported: qemu-nbd decrypts
-    it here, so the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    """Return the export that qemu-nbd must serve for *document*, the desired state of a volume export; ``None`` if none
+    is needed, because the volume is in a shared pool that the other host reads directly. A volume in a shared pool is
+    exported nevertheless if the other host only copies it (``copied``), or if it is encrypted: qemu-nbd decrypts it, so
+    the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -93,7 +95,8 @@ def desired_export(host: LocalHost, document: Document) -> Export | None:
 
 
 def is_open(host: LocalHost, document: Document) -> bool:
-    """Return whether the export is served as desired, and its link admits exactly the desired peers."""
+    """Return whether qemu-nbd serves the volume export of *document* as desired, and exactly the desired peers (agents
+    of other hosts) can connect to it."""
     try:
         export = desired_export(host, document)
     except MagnetarError:
@@ -105,7 +108,8 @@ def is_open(host: LocalHost, document: Document) -> bool:
 
 
 def start_export(host: LocalHost, document: Document) -> None:
-    """Serve the export, and offer its link to the peers."""
+    """Start qemu-nbd for the volume export of *document*, if it needs one, and allow the export's peers (agents of
+    other hosts) to connect."""
     export = desired_export(host, document)
     doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
@@ -117,14 +121,15 @@ def start_export(host: LocalHost, document: Document) -> None:
 
 
 def stop_export(host: LocalHost, id: str) -> None:
-    """Stop serving the export and close the link."""
+    """Close the connections of other agents to the volume export *id*, stop its qemu-nbd, and remove its sockets."""
     host.links.withdraw(id, kept_door=HAND)  # the request may come through HAND
     host.hypervisor.unserve(id)
     shutil.rmtree(export_folder(host, id), ignore_errors=True)
 
 
 def resume_exports(host: LocalHost) -> None:
-    """Serve all exports when the agent starts; ``RemoteVolumes`` repeats failed attempts."""
+    """Serve all volume exports of this host again after a restart of the agent. A failure is only logged:
+    ``RemoteVolumes`` tries again later."""
     for document in host.documents.list("volume_export"):
         if not document.deleting:
             _try(host, document)
@@ -139,23 +144,23 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the exports of the *volume* whose qemu-nbd has the volume's own file open, which prevents other processes
-    from opening it. Exports of a temporary overlay (``stand_in`` of ``storage.Export``) are not included."""
+    """Return the exports of *volume* (a uuid) whose qemu-nbd has the volume's file open, so that no other process can
+    open it. Exports that serve only a temporary overlay of the volume (``Export.stand_in``) are left out."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]
 
 
 def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
-    """Return the disk of *volume* as QEMU reaches it at the socket of export *id*."""
+    """Return a disk that makes QEMU use *volume* (a uuid) over NBD, through the unix socket of export *id*."""
     place = export_socket(host, id)
     return Disk(place, "", "raw", remote=NetworkSource("nbd", volume, place))
 
 
 @contextmanager
 def not_served(host: LocalHost, volume: str) -> Iterator[None]:
-    """Stop serving the volume inside the context, so that its file can be changed. Clients that connect again see the
-    new size."""
+    """Stop all exports of *volume* (a uuid) inside the context, so that its file can be changed. Clients that reconnect
+    afterwards see the new size."""
     stopped_exports = running_exports(host, volume)
     for export in stopped_exports:
         host.hypervisor.unserve(export.id)
@@ -187,20 +192,20 @@ def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -
 
 
 def admit_peer(host: LocalHost, id: str, peer: str) -> Fields:
-    """Allow the agent *peer* to connect to the export *id*, in addition to others. Return ``{"origin": …}`` of the
-    volume for the peer's attachment."""
+    """Allow the agent *peer* to connect to the volume export *id*, in addition to the agents that may connect already.
+    Return ``{"origin": …}``: the result of ``export_origin``, or ``None`` if the volume no longer exists."""
     document = _change(host, id, lambda peers: [*(other_peer for other_peer in peers if other_peer != peer), peer])
     volume = host.documents.get("volume", document.want["volume"])
     return {"origin": export_origin(host, volume) if volume else None}
 
 
 def restrict_to_peer(host: LocalHost, id: str, peer: str) -> None:
-    """Allow only the agent *peer*, and no other agent, to connect to the export *id*."""
+    """Allow only the agent *peer* to connect to the volume export *id*, and no other agent any more."""
     _change(host, id, lambda _peers: [peer])
 
 
 def release_export(host: LocalHost, id: str, delete: bool) -> None:
-    """Remove the export *id*, whose attachment has ended; with *delete* also the volume."""
+    """Remove the volume export *id*, whose attachment has ended. *delete*: also delete the volume."""
     document = host.documents.get("volume_export", id)
     if document is None:
         return
@@ -238,8 +243,8 @@ def _peer(line: Fields) -> str:
 
 
 def reopen_export(host: LocalHost, id: str) -> None:
-    """Serve the export *id* again. Raises ``NotFound`` if the export is being removed, and an error if the disk cannot
-    be used."""
+    """Serve the volume export *id* again, as after a failure. Raises ``NotFound`` if the export is being removed, and
+    another error if the disk cannot be used."""
     with host.locks.hold("volume_export", id):
         start_export(host, _existing_export(host, id))
 

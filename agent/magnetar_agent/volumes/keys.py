@@ -38,21 +38,22 @@ def draw_key() -> str:
 
 
 def seal_key(host: LocalHost, key: str) -> str:
-    """Return *key* encrypted with the host's own key, for a document."""
+    """Return *key* encrypted with the host's own key, as base64, so that a document (the JSON file of a resource) can
+    store it."""
     nonce = secrets.token_bytes(NONCE)
     return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
 
 
 def document_key(host: LocalHost, document: Document) -> DiskKey | None:
-    """Return the key of a volume or snapshot; ``None`` if it is not encrypted. Raises ``Conflict`` if the key is lost.
-    """
+    """Return the key of the volume or snapshot in *document*; ``None`` if it is not encrypted. Raises ``Conflict`` if
+    the key is lost."""
     secret = open_sealed_key(host, document, SEALED)
     return None if secret is None else DiskKey(document.id, secret)
 
 
 def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | None:
-    """Return the key that the document's state has sealed under *name*; ``None`` if there is none. Raises ``Conflict``
-    if the key cannot be decrypted."""
+    """Decrypt and return the key in the field *name* of the document's state; ``None`` if the field is missing. Raises
+    ``Conflict`` if the key cannot be decrypted."""
     sealed = document.state.get(name)
     if sealed is None:
         return None
@@ -65,7 +66,7 @@ def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | Non
 
 
 def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
-    """Return whether *sealed* contains the *key*; ``False`` if it cannot be decrypted."""
+    """Return whether *sealed* is the *key*, encrypted by ``seal_key``; ``False`` if it cannot be decrypted."""
     try:
         return _opened(host, sealed) == key
     except (InvalidTag, FileNotFoundError):
@@ -82,7 +83,7 @@ def _path(host: LocalHost) -> Path:
 
 
 def _own(host: LocalHost, make: bool = True) -> bytes:
-    """Return the host's own key. With *make*, create it if it is missing."""
+    """Return the host's own key, which encrypts the stored keys of volumes. *make*: create it if it is missing."""
     path = _path(host)
     with _MAKING:
         if make and not path.exists():

@@ -43,8 +43,9 @@ MIRRORS = 3
 
 
 def complete_move(host: LocalHost, desired: Fields, document: Document | None) -> None:
-    """Set ``move_to`` of *desired* to ``None`` if the content is in that pool. Raises ``InvalidField`` for a pool that
-    cannot take the content, ``Conflict`` for a volume that cannot move."""
+    """Check the pool ``move_to`` that *desired*, the requested state of a volume, names; set it to ``None`` if the
+    volume is already in this pool. *document*: the stored volume, ``None`` for a new one. Raises ``InvalidField`` for a
+    pool that cannot hold the volume, and ``Conflict`` for a volume that cannot be moved now."""
     target = desired.get("move_to")
     if target in (None, desired["pool"]):
         desired["move_to"] = None
@@ -63,7 +64,8 @@ def complete_move(host: LocalHost, desired: Fields, document: Document | None) -
 
 
 def format_in_pool(pool: Pool, format: str) -> str:
-    """Return the format that content of *format* gets in *pool*."""
+    """Return the format that content of *format* has after a copy to *pool*: the same if the pool supports it,
+    otherwise the pool's default format."""
     return format if format in pool.formats else pool.formats[0]
 
 
@@ -83,8 +85,8 @@ def _check_holders(host: LocalHost, document: Document) -> None:
 
 
 def move_content(task: Task) -> None:
-    """Perform the next step of the move of the task's volume to another pool; the module's docstring describes the
-    steps."""
+    """Move the content of the task's volume to the pool in its field ``move_to``, or clean up after a cancelled move.
+    If the copy of a running guest's disk is not complete yet, return; the next call continues."""
     host, document = task.host, task.document
     settle_pivot(host, document)
     target, note = document.want.get("move_to"), document.state.get(MOVING)
@@ -110,8 +112,8 @@ def move_content(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool) -> None:
-    """Note that *pool* may have content of the volume, and reserve its name there. Raises ``Conflict`` for content of
-    another owner."""
+    """Record in the volume's document that *pool* may have content of the volume, and reserve the volume's name in the
+    pool. Raises ``Conflict`` if the pool has content with this name already."""
     document = task.document
     if pool.has(document.id):
         raise pool.taken(document.id)
@@ -126,13 +128,15 @@ def _begin(task: Task, pool: Pool) -> None:
 
 
 def _hold_servers(locks: ExitStack, host: LocalHost, volume: str) -> bool:
-    """Take the locks of the servers that have the volume until *locks* is closed; return whether all were free."""
+    """Lock the servers that have *volume* (a uuid) attached, until *locks* is closed. Return ``False`` if a lock was
+    taken."""
     return all(locks.enter_context(host.locks.hold_if_free("server", server)) for server in sorted(
         {attachment.want["server"] for attachment in attachments_of_volume(host, volume)}))
 
 
 def _running_attachments(host: LocalHost, document: Document) -> list[Document]:
-    """Return the attachments of running guests that have the volume. Raises ``Conflict`` for several guests."""
+    """Return the attachments of the volume to running guests: at most one. Raises ``Conflict`` if several running
+    guests have the volume."""
     running = [attachment for attachment in attachments_of_volume(host, document.id)
                if attaching.attached_device(host, attachment)]
     if len(running) > 1:
@@ -142,15 +146,16 @@ def _running_attachments(host: LocalHost, document: Document) -> list[Document]:
 
 
 def _copy(task: Task, pool: Pool) -> None:
-    """Copy the content into *pool* while no guest can run with it."""
+    """Copy the volume's content into *pool*. The caller ensures that no guest runs with the volume."""
     host, document = task.host, task.document
     disk, key = content.content_disk(host, document), keys.document_key(host, document)
     pool.fill(document.id, document.state[MOVING]["format"], document.state["bytes"], disk, task.operation.advance, key)
 
 
 def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
-    """Let QEMU copy the disk of a running guest into *pool*; return whether the guest uses the copy now. Raises
-    ``Conflict`` if QEMU ended the copy ``MIRRORS`` times."""
+    """Begin or continue QEMU's copy of a running guest's disk into *pool*; switch the guest to the copy when it is
+    complete. Return whether the guest uses the copy now. *running*: the attachment to this guest, the only item. Raises
+    ``Conflict`` if QEMU has aborted the copy ``MIRRORS`` times."""
     host, document, (attachment,) = task.host, task.document, running
     server, target = attachment.want["server"], attaching.attached_device(host, attachment)
     domain = host.hypervisor.domain(server)
@@ -178,7 +183,8 @@ def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
 
 
 def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Document) -> Disk:
-    """Return the disk of *attachment* for QEMU, with the volume's content in *pool* in place of its present content."""
+    """Return the disk that QEMU uses for *attachment* after the move: the same as before, but with the content in
+    *pool*."""
     old = attaching.attached_disk(host, attachment)
     if old is None:
         raise Conflict("The volume was removed meanwhile.")
@@ -187,7 +193,7 @@ def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Docum
 
 
 def _switch(task: Task, pool: Pool) -> None:
-    """Record that the content is in *pool*, and define the servers with it."""
+    """Record in the volume's document that the content is in *pool*, and update the libvirt domains of its servers."""
     _record_switch(task.host, task.document, pool.name)
     _define_servers(task.host, task.document)
 
@@ -201,8 +207,8 @@ def _record_switch(host: LocalHost, document: Document, pool: str) -> None:
 
 
 def settle_pivot(host: LocalHost, document: Document) -> None:
-    """After a crash while QEMU switched the guest to the new pool: record the switch if QEMU has made it, otherwise
-    forget it."""
+    """Finish a switch of a guest's disk to the new pool that a crash of the agent interrupted. If QEMU has made the
+    switch, record it in the volume's document; otherwise remove the note of the attempt."""
     note = document.state.get(MOVING)
     if not note or "pivoting" not in note:
         return
@@ -215,7 +221,7 @@ def settle_pivot(host: LocalHost, document: Document) -> None:
 
 
 def settle_pivots(host: LocalHost) -> None:
-    """Call ``settle_pivot`` for all volumes, when the agent starts."""
+    """Call ``settle_pivot`` for every volume, when the agent starts."""
     for document in host.documents.list("volume"):
         with suppress(MagnetarError), host.locks.hold("volume", document.id):
             settle_pivot(host, document)
@@ -230,8 +236,8 @@ def _define_servers(host: LocalHost, document: Document) -> None:
 
 
 def _remove_other(task: Task) -> None:
-    """Remove the volume's content from the pool in the state field ``MOVING``: the old pool after a completed move, the
-    new pool after an aborted move. Remove the field."""
+    """Remove the volume's content from the pool that the state field ``MOVING`` names, then remove the field. This is
+    the old pool after a completed move, and the new pool after an aborted move."""
     host, document = task.host, task.document
     end_copies(host, document)
     _define_servers(host, document)
@@ -241,7 +247,7 @@ def _remove_other(task: Task) -> None:
 
 
 def end_copies(host: LocalHost, document: Document) -> None:
-    """Abort QEMU's copies of the volume into the pool that the state field ``MOVING`` names."""
+    """Abort QEMU's block jobs that copy the volume into the pool which the state field ``MOVING`` names."""
     note = document.state[MOVING]
     pool = pools.find_pool(host, note["pool"])
     if not pool.has(document.id):

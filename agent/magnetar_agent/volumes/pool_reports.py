@@ -26,8 +26,8 @@ SLOW = 30.0
 
 
 def report_pools(host: LocalHost) -> list[Fields]:
-    """Return the report of each pool, by name, and of the backup directory, which has the kind ``backup``. A pool that
-    hangs delays nothing: it is reported as down after ``SLOW`` seconds."""
+    """Return a report of each pool (capacity, free space, state and so on), and of the backup directory, which has the
+    kind ``backup``. A pool that hangs does not delay the others: after ``SLOW`` seconds it is reported as down."""
     found: dict[str, Pool] = {pool.name: pool for pool in pools.all_pools(host)}
     if target := backup_target.find_backup_target(host):
         found[target.name] = target
@@ -44,8 +44,8 @@ def report_pools(host: LocalHost) -> list[Fields]:
 
 
 def seconds_of_silence(host: LocalHost, pool: Pool) -> float:
-    """Return for how many seconds the latest read of *pool* has been waiting for an answer; 0 if it has ended. Begins a
-    read if none is recent."""
+    """Return for how many seconds *pool* has not answered the latest read of its capacity; 0 if it has answered. Start
+    a new read if the latest is too old."""
     return host.pool_reads.latest({pool.name: partial(_read_pool, host, pool)})[pool.name][1]
 
 

@@ -38,8 +38,9 @@ UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
 
 class Pool(Protocol):
-    """A pool that holds the content of volumes and snapshots. *id* is the uuid of a volume or snapshot, *size* is in
-    bytes. Every call may raise ``Conflict`` if the pool cannot be used now, and ``NoSpace``."""
+    """The interface of pools, which store the content of volumes and snapshots. In all methods *id* is the uuid of a
+    volume or snapshot, and *size* is in bytes. Every method may raise ``Conflict`` if the pool cannot be used now, and
+    ``NoSpace``."""
 
     name: str
     #: Its type in the agent's setting ``pools``.
@@ -54,13 +55,15 @@ class Pool(Protocol):
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Return the total bytes of the pool; ``None`` if only a failed write shows that the pool is full."""
+        """Return the total bytes of the pool; ``None`` if the pool cannot tell, so that only a failed write shows that
+        it is full."""
 
     def room(self) -> tuple[int, int]:
-        """Return the total and free bytes. Raises ``OSError`` or ``MagnetarError`` if they cannot be read."""
+        """Return the total and free bytes of the pool. Raises ``OSError`` or ``MagnetarError`` if they cannot be read.
+        """
 
     def identity(self, host_name: str) -> str:
-        """Return a text that identifies the storage of the pool: equal on all hosts that reach this storage, and
+        """Return a string that identifies the storage behind the pool: equal on all hosts that reach this storage, and
         different for any other storage. *host_name*: the name of this host."""
 
     def check_usable(self) -> None:
@@ -70,46 +73,50 @@ class Pool(Protocol):
         """Return whether the pool has content with this *id*. The call is cheap."""
 
     def taken(self, id: str) -> Conflict:
-        """Return the error to raise when content with the name *id* exists already and belongs to another owner."""
+        """Return the error for content *id* that exists in the pool already and belongs to another owner. The caller
+        raises it."""
 
     def claim(self, id: str, size: int) -> None:
         """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
         it."""
 
     def remove_reservation(self, id: str) -> None:
-        """Remove the reservation that ``claim`` made. Called when the document already says that the content is
-        complete."""
+        """Remove the reservation that ``claim`` made. The caller has already recorded in the volume's document that the
+        content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Create empty content atomically. *key*: the key of content of the format luks, in this method and in others.
-        """
+        """Create empty content, or none if an error occurs. *key*: the encryption key of content in the format luks,
+        here and in the other methods."""
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:
-        """Copy *source*, which must not change meanwhile, and grow the copy to *size*; atomically. If *source* is
-        encrypted, *key* is the key of the source."""
+        """Create content as a copy of the disk *source*, grown to *size*, or no content if an error occurs. *source*
+        must not change meanwhile. *key*: the key of encrypted content; an encrypted *source* has the same key."""
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
-        """Copy the disk *target* of the running domain *uuid*, and grow the copy to *size*. *begun* is called once the
-        copy has begun."""
+        """Create content as a copy of a disk in use, grown to *size*. *target*: the device name of the disk (such as
+        vda) in the running domain *uuid*. *begun*: called once the copy has begun."""
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow the content *id* to *size*. No running domain may use it."""
+        """Grow the content *id* to *size* bytes. The caller ensures that no running domain uses it."""
 
     def remove(self, id: str) -> None:
-        """Remove the content *id*, also incomplete content of an interrupted attempt. Missing content is ignored."""
+        """Remove the content *id*, including incomplete content of an interrupted attempt. Do nothing if there is none.
+        """
 
     def disk(self, id: str, format: str) -> Disk:
-        """Return the content *id* as a disk for QEMU; the caller sets its target."""
+        """Return the content *id* as a disk for the definition of a libvirt domain. The caller sets ``target``, its
+        device name."""
 
     def names(self) -> list[str]:
-        """Return the names of all content of Magnetar in the pool."""
+        """Return the names of all content that Magnetar has created in the pool. A name is a uuid, with a suffix if the
+        content is incomplete."""
 
 
 class FolderPool:
-    """A pool of files in a folder, each named by the uuid of its volume or snapshot. With *mounted* the folder must be
-    a mount point (NFS)."""
+    """A pool that is a directory with one file for each volume or snapshot, named by its uuid. *mounted*: the directory
+    must be a mount point (NFS)."""
 
     formats: tuple[str, ...] = ("qcow2", "raw", "luks")
     atomic = True
@@ -120,24 +127,24 @@ class FolderPool:
         self.kind = "nfs" if mounted else "dir"
 
     def capacity(self) -> int | None:
-        """Return the total bytes of the file system of the folder, which need not exist yet."""
+        """Return the total bytes of the directory's file system. The directory need not exist yet."""
         return self.room()[0]
 
     def room(self) -> tuple[int, int]:
-        """Return total and free bytes of the file system of the folder, which need not exist yet."""
+        """Return the total and free bytes of the directory's file system. The directory need not exist yet."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         usage = shutil.disk_usage(existing)
         return usage.total, usage.free
 
     def identity(self, host_name: str) -> str:
-        """Return the source of the mount if a server is part of it (SERVER:EXPORT); otherwise host and path, since
-        another host cannot reach this file system."""
+        """Return SERVER:EXPORT for a directory on a network file system; otherwise HOST:PATH, because other hosts
+        cannot reach this file system."""
         source = mounts.mount_source(self.folder) if self.shared else ""
         return source if ":" in source else f"{host_name}:{self.folder}"
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` if the folder must be a mount point and is not: a later mount would hide files that are
-        written now."""
+        """Raise ``Conflict`` if the directory must be a mount point and is not one: files that are written to it now
+        would be hidden by a later mount."""
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
                            "the host, then repeat the call.")
@@ -235,7 +242,7 @@ class FolderPool:
 
 
 def find_pool(host: LocalHost, name: str, field: str = "pool") -> Pool:
-    """Return the pool *name*. Raises ``InvalidField`` for *field* if there is none."""
+    """Return the pool *name* of this host. Raises ``InvalidField`` for *field* if there is no such pool."""
     pool_settings: Mapping[str, str] | None = host.settings.pools.get(name)
     if pool_settings is None and name == DEFAULT:
         pool_settings = {"type": "dir", "path": str(Path(host.settings.state_dir) / "volumes")}
@@ -256,8 +263,8 @@ def all_pools(host: LocalHost) -> list[Pool]:
 
 
 def orphan_volume_files(host: LocalHost) -> list[str]:
-    """Return the files in this host's pools that belong to no document. Shared pools are skipped: the files may be
-    another host's."""
+    """Return the paths of files in this host's pools that belong to no volume or snapshot of this host. Shared pools
+    are skipped: their files may belong to another host."""
     known_ids = {d.id for noun in ("volume", "volume_snapshot") for d in host.documents.list(noun)}
     paths: list[str] = []
     for pool in all_pools(host):

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
-    """Replace the name of the image in *desired* by its uuid, and return the bytes that the image or backup needs.
-    Without a new request, keep the request in *document* and return 0. Raises ``InvalidField`` for an image or backup
-    that cannot be used, and ``Conflict`` if a running guest has the volume."""
+    """Complete the field ``reimage`` of *desired*, the requested state of a volume: replace the name of the image by
+    its uuid. Return the bytes that the image or backup needs; 0 if nothing new is requested. *document*: the stored
+    volume, ``None`` for a new one. Raises ``InvalidField`` for an image or backup that cannot be used, and ``Conflict``
+    if a running guest has the volume."""
     requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
     if requested is None or (old and old["request"] == requested["request"]):
         desired["reimage"] = old
@@ -47,14 +48,15 @@ def complete_reimage(host: LocalHost, desired: Fields, document: Document | None
 
 
 def is_asked(want: Fields, have: Fields) -> bool:
-    """Return whether a requested reimage is not completed yet."""
+    """Return whether *want*, the desired state of a volume, requests a reimage that *have*, its present state, does not
+    record as completed."""
     return want.get("reimage") not in (None, have.get("reimaged"))
 
 
 def begin_reimage(task: Task) -> None:
-    """Record in the document that the volume's former content is no longer valid. Raises ``Conflict`` if a server with
-    the volume was started since the last check, and another error if the backup cannot be read. After an error the
-    content stays valid, and the request is dropped from the document."""
+    """Record in the volume's document that its content is no longer valid, before a reimage replaces the content.
+    Raises ``Conflict`` if a server with the volume was started since the last check, and another error if the backup
+    cannot be read. In case of an error the content stays valid, and the request is removed from the document."""
     document, state = task.document, task.document.state
     try:
         backups.prepare_restore(task)
@@ -94,7 +96,8 @@ def _check_unused(host: LocalHost, document: Document) -> None:
 
 
 def check_whole(host: LocalHost, server: str) -> None:
-    """Raise ``Conflict`` if the content of a volume of the server is being replaced by a reimage."""
+    """Raise ``Conflict`` if a volume of the server has incomplete content, because a reimage has begun and not ended.
+    """
     for attachment in attaching.server_attachments(host, server):
         volume = host.documents.get("volume", attachment.want["volume"])
         if volume and volume.state.get("renewed"):

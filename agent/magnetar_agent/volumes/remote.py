@@ -45,7 +45,7 @@ AWAITED = "awaits_volumes"
 
 
 def remote_disk(host: LocalHost, attachment: Document) -> Disk:
-    """Return the disk of an attached volume of another host, for QEMU."""
+    """Return the disk that QEMU uses for *attachment*, whose volume belongs to another host."""
     origin, volume = attachment.want["origin"], attachment.want["volume"]
     if origin["pool"]:
         return pools.find_pool(host, origin["pool"], "origin.pool").disk(volume, origin["format"])
@@ -53,8 +53,8 @@ def remote_disk(host: LocalHost, attachment: Document) -> Disk:
 
 
 def check_origin(host: LocalHost, origin: Fields) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` for an ``origin`` (pool or peer of a volume) that this host cannot
-    reach."""
+    """Raise ``InvalidField`` or ``Conflict`` if this host cannot reach the volume that *origin* describes: in a shared
+    pool, or through the agent (``peer``) that exports it."""
     if origin["pool"]:
         if not pools.find_pool(host, origin["pool"], "origin.pool").shared:
             raise InvalidField("origin.pool", "must be a pool that both hosts reach, of type nfs or rbd here too",
@@ -67,8 +67,8 @@ def check_origin(host: LocalHost, origin: Fields) -> None:
 
 
 def open_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Create the socket that QEMU connects to for the attachment's volume, unless the pool is shared or the volume is
-    on this host."""
+    """Create the unix socket that connects QEMU to the attachment's volume on another host. Do nothing if the pool is
+    shared or the volume is on this host."""
     origin = attachment.want["origin"]
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return
@@ -77,7 +77,7 @@ def open_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def close_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Remove the socket of the attachment's volume, and close its connections."""
+    """Remove the unix socket of the attachment's volume, and close its connections."""
     if attachment.want["origin"]["pool"] or _is_local(host, attachment):
         return
     host.links.cut(attachment.id)
@@ -85,8 +85,8 @@ def close_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
-    """Send the request *op* (``exports.OPS``) for the attachment's export to the volume's agent. *more*: further
-    arguments. Return the agent's answer."""
+    """Send a request about the export of *attachment* to the agent on the volume's host, and return the answer. *op*:
+    the request, a key of ``exports.OPS``. *more*: its arguments. Without an agent to ask, return ``{}``."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if is_taken_over(host, attachment):
@@ -99,8 +99,8 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
 
 
 def reconnect_disk(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU connect to the attachment's disk again, so that the guest can use it immediately. If QEMU does not
-    connect in time, log that. Raises ``Unreachable`` if the volume's agent does not answer."""
+    """Make QEMU reconnect to the disk of *attachment* immediately, so that the guest need not fail first. Log if QEMU
+    does not reconnect in time. Raises ``Unreachable`` if the agent on the volume's host does not answer."""
     want = attachment.want
     if want["origin"]["pool"]:
         return
@@ -115,7 +115,7 @@ def reconnect_disk(host: LocalHost, attachment: Document) -> None:
 
 
 def check_reachable(host: LocalHost, server: Document) -> None:
-    """Raise ``Unreachable`` unless this host can use all remote volumes that the server starts with."""
+    """Raise ``Unreachable`` unless the other hosts that store volumes of *server* answer, so that it can start."""
     for attachment in host.documents.list("volume_attachment"):
         origin = attachment.want.get("origin")
         if attachment.want["server"] != server.id or attachment.deleting or not origin or origin["pool"]:
@@ -133,8 +133,8 @@ def check_reachable(host: LocalHost, server: Document) -> None:
 
 
 def release_remote_volume(host: LocalHost, attachment: Document) -> None:
-    """Tell the volume's host that the attachment has ended, and close the socket. Raises ``Unreachable`` if that host
-    does not answer; the socket stays open then."""
+    """Tell the volume's host that the attachment has ended, and remove the local socket. Raises ``Unreachable`` if the
+    host does not answer; the socket stays open in this case."""
     try:
         request_export(host, attachment, "release", delete=bool(attachment.state.get("delete")))
     except NotFound:
@@ -143,8 +143,8 @@ def release_remote_volume(host: LocalHost, attachment: Document) -> None:
 
 
 def end_sharing(host: LocalHost, attachment: Document) -> None:
-    """If the server's migration has ended, make the volume's host refuse the other host of the migration and admit only
-    this one. While the migration is under way, do nothing."""
+    """After the server's migration has ended, make the volume's host refuse connections from the other host of the
+    migration. Do nothing while the migration is running."""
     server = host.documents.get("server", attachment.want["server"])
     if attachment.state.get(LENT) and server and not migration_of_server(host, server):
         request_export(host, attachment, "keep", peer=host.links.required())
@@ -153,7 +153,8 @@ def end_sharing(host: LocalHost, attachment: Document) -> None:
 
 
 def reopen_sockets(host: LocalHost) -> None:
-    """Open the sockets of all remote volumes when the agent starts, so that guests reach their disks again."""
+    """Create the sockets of all volumes of other hosts when the agent starts, so that guests reach their disks again.
+    """
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("origin"):
             try:
@@ -163,22 +164,23 @@ def reopen_sockets(host: LocalHost) -> None:
 
 
 def _is_local(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the attachment's volume is on this host, although its document names another host's export: the
-    server was on another host, used this volume through an export, and has migrated to this host."""
+    """Return whether the attachment's volume is on this host although *attachment* describes it as remote: the server
+    used the volume through an export, and has then migrated to the volume's host."""
     return host.documents.get("volume_export", attachment.id) is not None
 
 
 def is_taken_over(host: LocalHost, attachment: Document) -> bool:
-    """Return whether this host now has the attachment's volume, which belonged to another host when it was attached.
-    This happens to volumes in shared pools; see ``adoption``."""
+    """Return whether this host owns the attachment's volume now, although another host owned it when it was attached.
+    This is possible for a volume in a shared pool, which another host can take over."""
     origin = attachment.want.get("origin") or {}
     return bool(origin.get("pool") and origin["host"] != host.name
                 and host.documents.get("volume", attachment.want["volume"]))
 
 
 def link_address(id: str, origin: Fields, field: str = "origin.address") -> LinkAddress:
-    """Return the address of link *id* to the agent that *origin* describes (``peer``: its name, ``address``:
-    HOST:PORT). Raises ``InvalidField`` for *field* if ``address`` is not HOST:PORT."""
+    """Return the address of the agent that *origin* describes, for connections to the volume export *id*. *origin*: a
+    mapping with ``peer`` (the agent's name) and ``address`` (HOST:PORT). Raises ``InvalidField`` for *field* if
+    ``address`` is not HOST:PORT."""
     host, _colon, port = (origin.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField(field, "must be host:port", origin.get("address"))
@@ -186,7 +188,8 @@ def link_address(id: str, origin: Fields, field: str = "origin.address") -> Link
 
 
 class RemoteVolumes:
-    """A thread that repeats, every ``LOOK`` seconds, operations that failed because another host did not answer."""
+    """A thread that repeats, every ``LOOK`` seconds, operations on volumes that failed because another host did not
+    answer."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -213,7 +216,7 @@ class RemoteVolumes:
                 log.exception("looking after volumes of other hosts")
 
     def look(self) -> None:
-        """Retry each pending operation once."""
+        """Retry once each operation that is still pending."""
         host = self.host
         for export in host.documents.list("volume_export"):
             if not export.deleting and not exports.is_open(host, export) and \
@@ -236,8 +239,8 @@ class RemoteVolumes:
                 self._try(lambda document=document: self._start(document), document)
 
     def _start(self, server: Document) -> None:
-        """Start a server that could not start without its volumes. Raises ``Unreachable`` if one of them still cannot
-        be reached."""
+        """Start a server whose start failed because the host of a volume did not answer. Raises ``Unreachable`` if a
+        host still does not answer."""
         check_reachable(self.host, server)
         operation = Operation("settle", "server", server.id, caller="agent")
         self.host.revise(Server, server.id, lambda _document: {}, False, operation)
@@ -247,8 +250,8 @@ class RemoteVolumes:
         self.host.ensure(VolumeAttachment, attachment.id, None, operation)
 
     def _wake(self, server: str, attachments: list[Document]) -> None:
-        """Resume a guest that is paused for a disk. Raises ``Unreachable`` if the volume of one of *attachments*, those
-        with volumes of other hosts, still cannot be reached."""
+        """Resume a guest that QEMU has paused because of an I/O error of a disk. *attachments*: the server's
+        attachments of volumes on other hosts. Raises ``Unreachable`` if one of these hosts still does not answer."""
         for attachment in attachments:
             reconnect_disk(self.host, attachment)
         with self.host.locks.hold_if_free("server", server) as is_free:  # otherwise the next round does it

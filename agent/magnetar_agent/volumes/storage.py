@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def content_taken_error(pool: str, id: str, way: str) -> Conflict:
-    """Return the error for existing content of another owner with the name *id*. *way*: the command that removes it."""
+    """Return the error that *pool* has content of another owner with the name *id* already. *way*: a shell command that
+    removes the content, for the message."""
     return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
                     "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])
@@ -32,8 +33,9 @@ def content_taken_error(pool: str, id: str, way: str) -> Conflict:
 
 def copy_used_disk(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str,
                    begun: Callable[[], None], progress: Progress, key: DiskKey | None = None) -> None:
-    """Copy the disk *target* of the running domain *uuid* to the file *new*, by QEMU. *begun* is called once the copy
-    has begun, and may raise to end it."""
+    """Let QEMU copy a disk in use to the file *new*. *target*: the device name of the disk in the running domain
+    *uuid*. *format*, *key*: the format of the copy, and its key if it is encrypted. *begun*: called when the copy has
+    begun; if it raises, the copy is aborted."""
     hypervisor.abort_copy(uuid, new)  # the copy of a killed agent
     hypervisor.begin_copy(uuid, target, new, format, key)
     try:
@@ -45,9 +47,9 @@ def copy_used_disk(hypervisor: LocalHypervisor, uuid: str, target: str, new: Pat
 
 
 class StoragePool:
-    """The storage pool *libvirt_pool*. A *shared* one (RBD) has the same content on other hosts. In others (LVM),
-    removed content is overwritten with zeros as *wipe* says (see ``remove_content``), since a new volume may get the
-    same blocks. *scratch*: a folder for temporary copies."""
+    """A pool that is a storage pool of libvirt, named *libvirt_pool*. *shared*: the pool is RBD, whose content other
+    hosts reach too; otherwise LVM. *scratch*: a directory for temporary copies. *wipe*: how many bytes of removed LVM
+    content are overwritten with zeros, since a new volume may get the same blocks; 0: all bytes, ``None``: none."""
 
     formats: tuple[str, ...] = ("raw",)
     atomic = False
@@ -60,19 +62,21 @@ class StoragePool:
         self.kind = "rbd" if shared else "lvm"
 
     def capacity(self) -> int | None:
-        """Return ``None``: only an error of libvirt or the storage tells that the pool is full."""
+        """Return ``None``: the capacity is not checked in advance, and libvirt or the storage raises an error if the
+        pool is full."""
         return None
 
     def room(self) -> tuple[int, int]:
-        """Return total and free bytes, as libvirt or Ceph reports them."""
+        """Return the total and free bytes of the pool, as libvirt or Ceph reports them."""
         return self.hypervisor.rbd_room(self.pool) if self.shared else self.hypervisor.pool_room(self.pool)
 
     def identity(self, host_name: str) -> str:
-        """Return FSID/POOL of Ceph, or the uuid of the volume group."""
+        """Return a string that identifies the pool's storage: FSID/POOL for Ceph, or the uuid of the LVM volume group.
+        """
         return self.hypervisor.pool_identity(self.pool)
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` unless libvirt knows the pool and it runs."""
+        """Raise ``Conflict`` unless the pool is defined in libvirt and active."""
         self.hypervisor.check_pool(self.pool)
 
     def has(self, id: str) -> bool:
@@ -138,7 +142,8 @@ class StoragePool:
         return self.scratch / f"{id}.new{end}"
 
     def _whole(self, id: str, work: Callable[[], None]) -> None:
-        """Call *work*, which creates content. Remove the content if *work* raises."""
+        """Call *work*, a function that creates the content *id*. If *work* raises an error, remove the incomplete
+        content."""
         try:
             work()
         except BaseException:
@@ -146,8 +151,8 @@ class StoragePool:
             raise
 
     def _blank(self, id: str, size: int) -> None:
-        """Create empty content of this *size*. Content of the same size from ``claim`` or an earlier attempt is
-        reused."""
+        """Create empty content *id* with *size* bytes. Reuse content of this size that ``claim`` or an earlier attempt
+        has created."""
         content = self.hypervisor.content(self.pool, id)
         if content is None or content.size != size:
             self._clear(id)

@@ -43,8 +43,9 @@ KEPT = ("device", "bus", "tag", "boot_index")
 
 
 def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
-    """Set the fields in *desired* that the new attachment takes from the attachment *old*. Raises ``InvalidField`` and
-    ``Conflict`` for volumes that cannot be swapped."""
+    """Complete *desired*, the new attachment that replaces *old*, with the fields that stay as in *old*, such as the
+    device name. *volume*: the new volume. Raises ``InvalidField`` and ``Conflict`` for volumes that cannot be swapped.
+    """
     if old is None or old.deleting or not attaching.is_current(host, old):
         refuse_missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has",
                                     desired["replaces"]),
@@ -102,14 +103,15 @@ def _check_state(host: LocalHost, server: Document) -> None:
 
 
 def active_swaps(host: LocalHost, server: str) -> Iterator[Document]:
-    """Return the attachments of a server that are replacing others."""
+    """Return the attachments of *server* (a uuid) that are now replacing another attachment."""
     return (attachment for attachment in host.documents.list("volume_attachment")
             if attachment.want["server"] == server and attachment.want.get("replaces") and not attachment.deleting)
 
 
 # Verbs ------------------------------------------------------------------------------------------------------------
 def swap_volume(task: Task) -> None:
-    """Replace the old volume by the new one in the running guest, then remove the old attachment."""
+    """Replace the old volume by the new one in the running guest, then remove the attachment of the old one. The task's
+    document is the new attachment."""
     if not attaching.is_swapped(task.host, task.document):
         try:
             _begin(task)
@@ -144,8 +146,9 @@ def _old_id(document: Document) -> str:
 
 
 def _hold_all(locks: ExitStack, task: Task) -> tuple[Document, Document]:
-    """Take the locks of a swap until *locks* is closed. Return the documents of the server and of the old attachment.
-    Raises ``Conflict`` if one of the two is missing or being deleted, or the server migrates."""
+    """Lock everything that a swap changes, until *locks* is closed. Return the documents (stored states) of the server
+    and of the old attachment. Raises ``Conflict`` if either is missing or being deleted, or if the server is migrating.
+    """
     host, want = task.host, task.document.want
     locks.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
     locks.enter_context(attaching.hold_server_volume(host, want["server"], want["volume"]))
@@ -179,7 +182,8 @@ def _begin(task: Task) -> None:
 
 
 def _wait(task: Task) -> None:
-    """Wait until both volumes have the same content. Raises ``Conflict`` if QEMU has ended the copy."""
+    """Wait until QEMU has copied the old volume completely to the new one. Raises ``Conflict`` if QEMU has aborted the
+    copy."""
     host, want, pause = task.host, task.document.want, SOON
     with task.operation.waiting():
         while True:
@@ -210,7 +214,7 @@ def _pivot(task: Task) -> None:
 
 
 def _end(task: Task) -> None:
-    """End QEMU's copy of the old volume to the new one."""
+    """Abort QEMU's copy of the old volume to the new one."""
     want, disk = task.document.want, None
     with suppress(MagnetarError):
         disk = attaching.attached_disk(task.host, task.document)
@@ -219,7 +223,7 @@ def _end(task: Task) -> None:
 
 
 def _settle(task: Task) -> None:
-    """Complete a swap whose guest uses the new volume: define the domain with this volume, and remove the old
+    """Complete the swap after the guest has switched to the new volume: update the libvirt domain, and remove the old
     attachment."""
     host, document = task.host, task.document
     uuid, target = document.want["server"], document.want["device"]
@@ -247,8 +251,8 @@ def _settle(task: Task) -> None:
 
 
 def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
-    """Grow the new *volume* to its own size, after the swap made it as large as the old one. QEMU does this while the
-    guest runs."""
+    """Grow the new *volume* to its requested size. During the swap it had the size of the old volume. *target*: its
+    device name in the domain *uuid*, which may be running."""
     size = _size(volume)
     if host.hypervisor.running(uuid) is None:
         pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
