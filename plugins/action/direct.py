@@ -44,7 +44,9 @@ _clients = {}
 
 
 class ActionModule(ActionBase):
-    """The action plugin that runs the task's module, in Ansible's own process where possible."""
+    """The action plugin of all modules of the collection. It runs the module in Ansible's own process if possible,
+    which is faster than a new process.
+    """
 
     _supports_check_mode = True
     _supports_async = True
@@ -74,8 +76,8 @@ class ActionModule(ActionBase):
         return result
 
     def _meant_for_agent(self, task_vars):
-        """Return a warning if an environment variable sends the task to a cloud although the task's host has an agent;
-        otherwise ``None``.
+        """Return the text of a warning if an environment variable makes the task use a cloud although the task's host
+        has an agent; otherwise ``None``.
         """
         variable = clouds.deciding_variable(self._task.args)
         if variable is None or not _has_agent(task_vars):
@@ -85,7 +87,9 @@ class ActionModule(ActionBase):
                     task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
-        """Return why keywords of the task (``async``, ``environment``) prevent direct execution; otherwise ``None``."""
+        """Return the reason why a keyword of the task (``async`` or ``environment``) prevents direct execution;
+        ``None`` if none does.
+        """
         if self._task.async_val:
             return "the task is asynchronous"
         if any(self._task.environment or ()):
@@ -93,12 +97,11 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return why this process (Ansible's worker on the controller) cannot run the task in place of a process on
-        the task's host: the endpoint, cloud or files in *params* would mean something else there. Return ``None`` when
-        it can.
+        """Return the reason why the worker process on the controller cannot execute the task instead of a module
+        process on the managed host, such as an endpoint or file in *params* that exists only there; ``None`` if it can.
 
-        An ssh endpoint is always reached from the controller, with the controller's keys, whatever the task's
-        connection and ``become`` are.
+        An ssh endpoint is always reached from the controller, with the controller's keys, even if the task uses another
+        connection or ``become``.
         """
         cloud = clouds.chosen_cloud(params) is not None
         address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
@@ -125,7 +128,7 @@ class ActionModule(ActionBase):
 
 
 class _CheckedTask:
-    """A task's arguments, checked with the same rules as ``AnsibleModule`` checks them."""
+    """The arguments of a task, validated as ``AnsibleModule`` validates them."""
 
     def __init__(self, module, arguments):
         self._module = module
@@ -138,7 +141,8 @@ class _CheckedTask:
         self.error = _refusal(module, arguments, validation) if validation.error_messages else None
 
     def run(self, check_mode, diff_mode):
-        """Run the module if the arguments are valid, and return the result that a module process would print."""
+        """Run the module and return the result that a module process would print; for invalid arguments, the failure.
+        """
         if self.error:
             result = dict(self.error)
         else:
@@ -163,8 +167,8 @@ class _CheckedTask:
 
 
 def _has_agent(task_vars):
-    """Return whether the host of a task has an agent: this machine has the agent's socket, or the inventory has the
-    host in the group kvm_hosts, with an endpoint, or with variables of the role agent.
+    """Return whether the task's host has an agent. This is so if the agent's socket exists on this machine, or if the
+    inventory has the host in the group kvm_hosts, with an endpoint, or with variables of the role agent.
     """
     if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
         return True
@@ -173,8 +177,8 @@ def _has_agent(task_vars):
 
 
 def _refusal(module, arguments, validation):
-    """Return the module result for invalid *arguments*. *validation*: the result of Ansible's validator, with its
-    error messages.
+    """Return the module result (a mapping with ``failed`` and ``msg``) for invalid *arguments*. *validation*: the
+    result of Ansible's ``ArgumentSpecValidator``.
     """
     wrong = run.find_misfit(run.argument_spec(module), arguments)
     if wrong is not None:
@@ -197,7 +201,7 @@ def _user():
 
 def _mode(task_vars):
     """Return the mode of direct execution (auto, always or never) from the variable ``magnetar_direct``, the
-    environment, or ansible.cfg.
+    environment variable ``MAGNETAR_DIRECT``, or ansible.cfg.
     """
     mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
     if str(mode).lower() in DIRECT:

@@ -136,7 +136,7 @@ OPTIONS = tuple(option.name for option in CONNECTION if option.name not in ("dir
 
 
 class Connection(ConnectionBase):
-    """The connection to a server through its guest agent."""
+    """The connection plugin that runs commands in a server through its QEMU guest agent, without a network."""
 
     transport = "magnetar.compute.guest"
     has_pipelining = True
@@ -148,7 +148,7 @@ class Connection(ConnectionBase):
         self._client = None
 
     def _connect(self):
-        """Override ``ConnectionBase._connect``: open the connection to the agent or cloud, not yet to the guest."""
+        """Override ``ConnectionBase._connect``: connect to the agent or cloud. This does not contact the guest yet."""
         if self._client is None:
             options = {name: self.get_option(name) for name in OPTIONS}
             options.update({name: os.path.expanduser(options[name]) for name in CONNECTION_FILES if options[name]})
@@ -215,15 +215,15 @@ class Connection(ConnectionBase):
         return self.get_option("server")
 
     def _create(self, path, content):
-        """Create the file *path* in the guest with *content*, for root only."""
+        """Create the file *path* with *content* (bytes) in the guest. Only root can read it."""
         status, _output, errors = self._run(["-c", CREATE_FILE, "sh", path], content)
         if status:
             raise AnsibleError("The file %s cannot be written in the guest: %s" % (
                 path, to_text(errors, errors="surrogate_or_replace").strip() or "its shell says no reason"))
 
     def _put_input(self, content):
-        """Write *content*, input of a command that is too long for a question, into a new file for root only. Return
-        its path in the guest.
+        """Write *content*, the input of a command, into a temporary file in the guest that only root can read, because
+        the input is too long for one request to the guest agent. Return the file's path.
         """
         status, output, errors = self._run(["-c", CREATE_TEMPORARY], content[:INPUT])
         path = to_text(output, errors="surrogate_or_replace").strip()
@@ -238,8 +238,8 @@ class Connection(ConnectionBase):
         self._ask("write_file", {"path": path, "offset": offset, "content": base64.b64encode(content).decode()})
 
     def _run(self, arguments, content):
-        """Run the shell of the guest with *arguments* and the input *content*, and wait for its end. Return its exit
-        status, output and errors.
+        """Run the guest's shell with *arguments* (a list) and *content* (bytes) as its input. Wait until it exits, and
+        return its exit status, standard output and standard error.
         """
         limit = self.get_option("command_timeout")
         deadline = time.monotonic() + limit if limit else None
@@ -258,8 +258,8 @@ class Connection(ConnectionBase):
         return status or 0, base64.b64decode(answer["stdout"]), base64.b64decode(answer["stderr"])
 
     def _ask(self, command, args):
-        """Have the guest agent do *command*, again for a while if the guest's file systems are frozen. Return the
-        answer.
+        """Call the guest agent's *command* with *args*, and return the answer. Retry for ``FROZEN_SECONDS`` while the
+        guest's file systems are frozen.
         """
         self._connect()
         began = time.monotonic()
@@ -274,13 +274,17 @@ class Connection(ConnectionBase):
 
 
 def _wait(deadline):
-    """Return the seconds that one request waits for the end of a command."""
+    """Return for how many seconds one request to the guest agent may wait for a command to exit. *deadline*: when the
+    command must have exited, on the monotonic clock; ``None`` for no limit.
+    """
     left = LONGEST_WAIT if deadline is None else deadline - time.monotonic()
     return max(0, min(LONGEST_WAIT, int(left + 0.999)))
 
 
 def _failure(error, command):
-    """Return Ansible's error for *error*: the host is unreachable when nothing can be asked of its guest agent."""
+    """Return Ansible's exception for *error*, which the guest agent's *command* caused: ``AnsibleConnectionFailure``
+    (the host is unreachable) if the guest cannot be reached or run commands, otherwise ``AnsibleError``.
+    """
     if error.code == "not-found" and "kind" not in error.details:
         return AnsibleConnectionFailure("The agent or cloud knows no guest commands: it is older than this collection. "
                                         "Update it. (%s)" % error.message)

@@ -25,7 +25,9 @@ UNUSED = ("timeout",)
 
 
 def _variables():
-    """Return the options of connection plugins, which variables of the host set: ``magnetar_NAME``."""
+    """Return the documentation of the options of connection plugins: each option is set by the host variable
+    ``magnetar_NAME``.
+    """
     options = plugin_documentation(CONNECTION)
     for name in UNUSED:
         del options[name]

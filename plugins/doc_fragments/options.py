@@ -12,7 +12,9 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.options impo
 
 
 class ModuleDocFragment:
-    """The fragments by name: Ansible reads the attribute ``SERVER_INFO`` for the fragment ``options.server_info``."""
+    """The documentation fragments with the options of modules. Ansible reads the attribute ``SERVER_INFO``, for
+    example, for the fragment ``options.server_info``.
+    """
 
     def __getattr__(self, name):
         if not name.isupper():

@@ -17,7 +17,9 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})")
 
 
 def bytes_of_size(size):
-    """Return the bytes of *size*, such as ``1.5 GiB``, as an exact number. Raises ``AnsibleFilterError``."""
+    """Return the number of bytes of *size*, a text such as ``1.5 GiB``, as an exact ``Fraction``. Raises
+    ``AnsibleFilterError`` for anything else.
+    """
     match = _SIZE.fullmatch(str(size).strip()) if isinstance(size, (str, int, float)) and (
         not isinstance(size, bool)) else None
     if match is None or match[2].upper() not in UNITS:
@@ -26,12 +28,12 @@ def bytes_of_size(size):
 
 
 def mib(size):
-    """Return *size* in MiB, rounded up: the unit of a flavor's ram."""
+    """Return *size*, such as ``1.5 GiB``, in MiB (the unit of a flavor's ``ram``), rounded up."""
     return _rounded_up(size, 1024**2)
 
 
 def gib(size):
-    """Return *size* in GiB, rounded up: the unit of disks and volumes."""
+    """Return *size*, such as ``1.5 TiB``, in GiB (the unit of disks and volumes), rounded up."""
     return _rounded_up(size, 1024**3)
 
 
@@ -40,8 +42,9 @@ def _rounded_up(size, unit):
 
 
 def smallest_flavor(flavors, vcpus=1, ram=0, disk=0):
-    """Return the smallest of *flavors* (as flavor_info returns them) that has these *vcpus*, *ram* and *disk*: the one
-    with the least memory, then CPUs, then disk. Raises ``AnsibleFilterError`` when none is large enough.
+    """Return the smallest of *flavors* that has at least *vcpus* CPUs, *ram* (in MiB, or a text with a unit) and *disk*
+    (in GiB, or a text with a unit). The smallest has the least memory; among equal ones the fewest CPUs, then the
+    smallest disk. *flavors*: as flavor_info returns them. Raises ``AnsibleFilterError`` if none is large enough.
     """
     least = {"vcpus": vcpus, "ram": ram if isinstance(ram, int) else mib(ram),
              "disk": disk if isinstance(disk, int) else gib(disk)}
@@ -58,8 +61,8 @@ def smallest_flavor(flavors, vcpus=1, ram=0, disk=0):
 
 
 class FilterModule:
-    """The filters by their names."""
+    """The filter plugins ``mib``, ``gib`` and ``smallest_flavor``."""
 
     def filters(self):
-        """Return the filters."""
+        """Return the filter functions by name."""
         return {"mib": mib, "gib": gib, "smallest_flavor": smallest_flavor}

@@ -177,16 +177,19 @@ HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
-    """The inventory plugin of servers."""
+    """The inventory plugin whose hosts are the servers of agents and clouds."""
 
     NAME = "magnetar.compute.servers"
 
     def verify_file(self, path):
-        """Override ``BaseInventoryPlugin.verify_file``: return whether the name of the file is one for this plugin."""
+        """Override ``BaseInventoryPlugin.verify_file``: return whether *path* has a file name that this plugin reads.
+        """
         return super().verify_file(path) and FILES.fullmatch(os.path.basename(path)) is not None
 
     def parse(self, inventory, loader, path, cache=True):
-        """Override ``BaseInventoryPlugin.parse``: add the servers of the file at *path* to *inventory*."""
+        """Override ``BaseInventoryPlugin.parse``: read the inventory file *path*, and add the servers that it selects
+        to *inventory*.
+        """
         super().parse(inventory, loader, path, cache)
         self._check(self._read_config_data(path))
         filters = inventory_hosts.flat_filters(self.get_option("filters"))
@@ -199,7 +202,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_hosts(inventory_hosts.deduplicate_servers(servers), group_keys)
 
     def _check(self, config):
-        """Raise ``AnsibleParserError`` for unknown keys, ``cloud`` next to ``endpoints``, and empty ``hostnames``."""
+        """Raise ``AnsibleParserError`` if *config*, the content of the inventory file, has unknown keys, ``cloud``
+        together with ``endpoints``, or empty ``hostnames``.
+        """
         option_names = [name for option, definition in self.option_definitions.items()
                         for name in (option, *(definition.get("aliases") or ()))]
         for key in config:
@@ -215,8 +220,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError("hostnames: is empty. Say what hosts are called, or leave it out for their name.")
 
     def _group(self, item):
-        """Return two texts for *item*, an item of the option ``group_by``: the key by which servers are grouped, and
-        the prefix of the group names.
+        """Return the key that groups servers, and the prefix of the group names, from *item*, an item of the option
+        ``group_by``.
         """
         group = item if isinstance(item, Mapping) else {"key": item}
         if set(group) - {"key", "prefix"} or not isinstance(group.get("key"), str):
@@ -233,8 +238,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # Queries to the endpoints.
 
     def _servers(self, path, cache):
-        """Return the servers of all endpoints, each with the keys ``endpoint`` and ``cloud`` that say where it is: from
-        the cache if it is enabled and has the same endpoints, otherwise from the endpoints.
+        """Return the servers of all endpoints, from the cache if it is enabled and was filled from the same endpoints.
+        Each server has the additional keys ``endpoint`` and ``cloud``, which say where it is. *path*: the inventory
+        file.
         """
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
@@ -255,7 +261,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return {}
 
     def _connections(self, path):
-        """Return the checked options of each connection: one for each of ``endpoints``, or one for the whole file."""
+        """Return the validated connection options for each item of ``endpoints``. If the inventory file *path* has no
+        ``endpoints``, return a list with the options of the file itself.
+        """
         items = self.get_option("endpoints")
         common = self._plain_options({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
@@ -265,7 +273,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return [self._checked(self._item_options(at, item, common), path) for at, item in enumerate(items)]
 
     def _item_options(self, at, item, common):
-        """Return the options of an item of ``endpoints``: its own, and the common ones except endpoint and cloud."""
+        """Return the connection options of *item*, the item number *at* of ``endpoints``. Options that *item* does not
+        set come from *common*, the options of the whole file, except endpoint and cloud.
+        """
         item_options = self._plain_options(item if isinstance(item, Mapping) else {"endpoint": item})
         if not item_options.get("endpoint") and not item_options.get("cloud"):
             raise AnsibleParserError("endpoints[%d]: has no endpoint. Each item is an endpoint, or a mapping with "
@@ -277,7 +287,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value):
-        """Return *value* with templates resolved and vaulted texts decrypted."""
+        """Return *value* with templates resolved and vault-encrypted texts decrypted."""
         value = self.templar.template(value)
         return str(value) if isinstance(value, str) else value
 
@@ -300,7 +310,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return connection
 
     def _fetch_all(self, connections):
-        """Return the servers of the endpoints or clouds in *connections*, and whether all of them have answered."""
+        """Return the servers of all endpoints and clouds in *connections*, and whether all of these have answered."""
         with ThreadPoolExecutor(min(CONCURRENT, len(connections))) as pool:
             answers = list(pool.map(_fetch, connections))
         failed = [answer for answer in answers if isinstance(answer, MagnetarError)]
@@ -348,7 +358,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
 
 def _only_cloud():
-    """Return the name of the only cloud in clouds.yaml. Raises ``AnsibleParserError``."""
+    """Return the name of the only cloud in clouds.yaml. Raises ``AnsibleParserError`` unless the file has exactly one
+    cloud.
+    """
     try:
         return clouds.read_only_cloud()
     except MagnetarError as error:
@@ -356,7 +368,9 @@ def _only_cloud():
 
 
 def _label(options):
-    """Return a name for the endpoint or cloud in *options*. The name has no secrets, because the cache stores it."""
+    """Return a text that identifies the endpoint or cloud in *options*. It contains no secrets, because the cache
+    stores it.
+    """
     name, described = clouds.chosen_cloud(options) or (None, None)
     if described is None:
         return "cloud %s" % name if name else options["endpoint"]
@@ -366,7 +380,9 @@ def _label(options):
 
 
 def _fetch(options):
-    """Return the servers of an endpoint or cloud, or the ``MagnetarError`` of a failure."""
+    """Return the servers of the endpoint or cloud in *options*. If that fails, return the ``MagnetarError`` instead of
+    raising it.
+    """
     try:
         client = run.connect_client(options)
         try:
@@ -394,7 +410,7 @@ def _trusted(value):
 
 
 def _pages(client):
-    """Yield all servers of the endpoint or cloud of *client*, page by page."""
+    """Yield all servers of the endpoint or cloud that *client* is connected to; fetch them page by page."""
     page = client.list("server", limit=PAGE)
     yield from page
     while len(page) == PAGE:

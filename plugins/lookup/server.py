@@ -101,10 +101,12 @@ OPTIONS = tuple(option.name for option in CONNECTION if option.name not in ("dir
 
 
 class LookupModule(LookupBase):
-    """The lookup of servers."""
+    """The lookup plugin that returns servers, or one field of them."""
 
     def run(self, terms, variables=None, **kwargs):
-        """Override ``LookupBase.run``: return the field of each server that *terms* name."""
+        """Override ``LookupBase.run``: return a list with the selected field, or all fields, of each server in *terms*
+        (names or uuids).
+        """
         self.set_options(var_options=variables, direct=kwargs)
         names = [str(name) for name in self._flatten(terms)]
         if not names or not all(names):
@@ -148,8 +150,9 @@ class LookupModule(LookupBase):
 
 
 def field_of_server(server, path, name):
-    """Return the part of the *server* called *name* at *path*: names and positions with dots in between. The rest of
-    the path may be one key with dots, as of metadata. Raises ``AnsibleError``, which says what there is.
+    """Return the value at *path* in *server*. The path consists of keys and list indexes, separated by dots; its last
+    key may itself contain dots, such as a key of metadata. *name*: the server's name, for messages. Raises
+    ``AnsibleError`` if the path does not exist; the message lists the keys that do.
     """
     value, rest = server, path
     while rest:
@@ -167,14 +170,18 @@ def field_of_server(server, path, name):
 
 
 def _parts_of(value):
-    """Return which parts *value* has, for a message."""
+    """Return a text for error messages that lists the keys of the mapping *value*, or says how many items the list
+    *value* has.
+    """
     if isinstance(value, dict):
         return ", ".join(sorted(map(str, value)))
     return "%d items" % len(value) if isinstance(value, list) else "a value without parts"
 
 
 def decrypt_guest_password(encrypted, path, passphrase):
-    """Return the password *encrypted* (base64) with the private RSA key in the file *path*. Raises ``AnsibleError``."""
+    """Decrypt the password *encrypted* (base64) with the private RSA key in the file *path*, and return it.
+    *passphrase*: of the key (bytes), or ``None``. Raises ``AnsibleError``.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key

@@ -19,7 +19,9 @@ Server = Mapping[str, Any]
 
 
 def deduplicate_servers(servers: Iterable[Server]) -> list[Server]:
-    """Return *servers* with each uuid once. During a migration two hosts list a server: the running one counts."""
+    """Return *servers* with each uuid only once. During a migration two hosts report the same server; the running one
+    is returned.
+    """
     servers_by_uuid: dict[str, Server] = {}
     for server in servers:
         if server["id"] not in servers_by_uuid or (server.get("power_state") == "running"
@@ -29,10 +31,10 @@ def deduplicate_servers(servers: Iterable[Server]) -> list[Server]:
 
 
 def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Return two results: the host name of each of *servers*, as ``{uuid: name}``; and the sorted names that several
-    servers share. A name is the value of the first key in *preferences* that the server has.
+    """Return two values: the inventory host name of each server, as ``{uuid: name}``; and a sorted list of the names
+    that several servers would have. A name is the value of the first key in *preferences* that the server has.
 
-    A server with a shared name gets the beginning of its uuid appended to its host name.
+    If several servers would have the same name, the beginning of the uuid is appended.
     """
     keys = (*preferences, "id")
     wished = {server["id"]: next((text for key in keys for text in values_for_key(server, key)), server["id"])
@@ -49,9 +51,9 @@ def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[d
 
 
 def reachable_address(server: Server, networks: Iterable[str], versions: Iterable[int]) -> str | None:
-    """Return the address at which Ansible reaches *server*: on the first of *networks* on which it has an address, and
-    of its addresses there, one of the first of *versions* (IP versions). Without *networks*: on any network, in the
-    order of the server's NICs.
+    """Return the IP address for Ansible's connection to *server*; ``None`` if it has none. *networks*: the names of
+    networks in order of preference; if empty, all networks in the order of the server's NICs. *versions*: the IP
+    versions in order of preference.
     """
     offered = server.get("addresses") or {}
     order = [name for name in networks if name in offered] or ([] if networks else _in_order(server, offered))
@@ -64,8 +66,8 @@ def reachable_address(server: Server, networks: Iterable[str], versions: Iterabl
 
 
 def group_names(server: Server, group_keys: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the names of the groups of *server*. *group_keys*: pairs of key and prefix. The names may contain
-    characters that Ansible does not allow.
+    """Return the names of the inventory groups of *server*: ``PREFIX_VALUE`` for each of its values. *group_keys*:
+    tuples of key and prefix. The names may contain characters that Ansible does not allow.
     """
     return ["%s_%s" % (prefix, text) for key, prefix in group_keys for text in values_for_key(server, key)]
 

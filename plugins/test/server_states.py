@@ -23,8 +23,8 @@ STATES = {"running": ("power_state", RUNNING), "stopped": ("power_state", OFF), 
 
 
 def server_of_value(value, name):
-    """Return the server in *value*: itself, or the only one in the result of a module. Raises ``AnsibleFilterError``.
-    *name*: the test, for the error.
+    """Return the server in *value*: a server, or a module result with exactly one server. *name*: the name of the Jinja
+    test, for the error. Raises ``AnsibleFilterError``.
     """
     if isinstance(value, Mapping):
         for key in ("server", "magnetar"):
@@ -45,8 +45,8 @@ def _state_test(name):
 
 
 class TestModule:
-    """The tests by their names."""
+    """The Jinja tests for the states of servers: running, stopped, paused, suspended, crashed, error."""
 
     def tests(self):
-        """Return the tests."""
+        """Return the test functions by name."""
         return {name: _state_test(name) for name in STATES}
