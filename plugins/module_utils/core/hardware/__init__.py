@@ -25,11 +25,11 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 class Spec(NamedTuple):
     """A known extra spec of flavors, or a known property of images.
 
-    *name*, *value*: regular expressions of its name and of its valid values. *usual*: a regular expression of values
-    that request what every server has by default. *acts*: the parts of Magnetar that implement it. *lacks*: what is
-    missing, if no part does. *row*: the row of the ``hardware`` field that it sets. *exists*: a check of the text that
-    the group ``what`` of *name* matches, such as a trait, where valid texts are too many for a regular expression.
-    *ignored*: Nova does not know the name and ignores it.
+    *name*, *value*: regular expressions for its name and for its valid values. *usual*: a regular expression for values
+    that only request the default. *acts*: the parts of Magnetar that implement the spec (``AGENT``, ``API``,
+    ``SCHEDULER``). *lacks*: a text about the missing feature, if no part implements it. *row*: the field of the
+    server's ``hardware`` that it sets. *exists*: a function that validates the text of the group ``what`` in *name*,
+    such as the name of a trait. *ignored*: Nova does not know the spec and ignores it.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Spec(NamedTuple):
     ignored: bool = False
 
     def asks_for_nothing(self, value: str) -> bool:
-        """Return whether *value* requests only what every server has by default."""
+        """Return whether *value* requests only the default, which every server has anyway."""
         return bool(self.usual) and re.fullmatch(self.usual, value) is not None
 
 
 class Table:
-    """The known extra specs of flavors, or the known properties of images. *namespaces*: a regular expression of
-    prefixes of names; unknown names with such a prefix are refused, all other unknown names are allowed.
+    """All known extra specs of flavors, or all known properties of images. *namespaces*: a regular expression for
+    prefixes of names. Unknown names with such a prefix are errors; other unknown names are allowed.
     """
 
     def __init__(self, noun: str, rows: Sequence[Spec], namespaces: str) -> None:
@@ -57,21 +57,23 @@ class Table:
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Spec]]:
-        """Each row with the compiled pattern of its name. Compiled at first use: together they take half a megabyte."""
+        """Return each row with the compiled pattern of its name. The patterns are compiled at the first use, because
+        they take half a megabyte of memory.
+        """
         return [(re.compile(row.name), row) for row in self.rows]
 
     def find(self, name: str) -> Optional[Spec]:
-        """Return the row of the spec *name*; ``None`` for an unknown name."""
+        """Return the row for the extra spec or property *name*; ``None`` if it is unknown."""
         return next((row for pattern, row in self._patterns if (match := pattern.fullmatch(name)) and (
             "what" not in pattern.groupindex or row.exists(match["what"]))), None)
 
     def reserved(self, name: str) -> bool:
-        """Return whether *name* has a prefix of ``namespaces``, so that unknown names are refused."""
+        """Return whether *name* begins with a prefix in ``namespaces``, so that it is an error if it is unknown."""
         return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
-        """Raise ``InvalidField`` for a *value* that the spec *name* does not accept, and for an unknown *name* in a
-        reserved namespace.
+        """Raise ``InvalidField`` if the extra spec *name* does not accept *value*, or if *name* is unknown and has a
+        reserved prefix.
         """
         row = self.find(name)
         if row is None and self.reserved(name):
@@ -85,22 +87,22 @@ class Table:
         return " Did you mean '%s'?" % near[0] if near and self.find(near[0]) else ""
 
     def acted_on(self, specs: Mapping[str, Any], part: str) -> dict[str, str]:
-        """Return those of *specs* (``{name: value}``) that the part *part* of Magnetar implements, with their values
-        as texts.
+        """Return the *specs* (name to value) that *part* of Magnetar (``AGENT``, ``API`` or ``SCHEDULER``) implements,
+        with their values as strings.
         """
         rows = ((name, value, self.find(name)) for name, value in specs.items())
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
     def malformed(self, specs: Mapping[str, Any]) -> Iterator[str]:
-        """Yield an error text for each of the *specs* whose value is malformed."""
+        """Yield an error message for each of the *specs* (name to value) whose value is malformed."""
         for name, value in sorted(specs.items()):
             row = self.find(name)
             if row is not None and row.row is None and not re.fullmatch(row.value, str(value)):
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a text for each of the *specs* that none of the *parts* of Magnetar implements; the text names the
-        missing part. Names outside the reserved namespaces are skipped: other software uses them.
+        """Yield a message for each of the *specs* (name to value) that none of the *parts* of Magnetar implements; it
+        says which part is missing. Names without a reserved prefix are skipped, because other software uses them.
         """
         for name, value in sorted(specs.items()):
             row = self.find(name)
@@ -118,7 +120,7 @@ class Table:
                                         "only a cloud's %s acts on it" % " and ".join(sorted(row.acts)))
 
     def ignored(self, specs: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a text for each of the *specs* that Nova does not know and ignores."""
+        """Yield a message for each of the *specs* (name to value) that Nova does not know and therefore ignores."""
         for name, value in sorted(specs.items()):
             row = self.find(name)
             if row is not None and row.ignored:

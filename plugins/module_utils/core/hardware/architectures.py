@@ -64,8 +64,8 @@ CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 
 def complete_for_architecture(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *hardware* of a server completed with the defaults of its architecture. Raises ``InvalidField`` naming
-    a field that machine types of the architecture do not support.
+    """Return *hardware*, a field of a server, completed with the defaults of the architecture that it requests. Raises
+    ``InvalidField`` if it has a value that this architecture does not support.
     """
     architecture = hardware.get(FIELD)
     if architecture is None:
@@ -81,8 +81,8 @@ def complete_for_architecture(hardware: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_bus(bus: str | None, architecture: str, field: str) -> None:
-    """Raise ``InvalidField`` naming *field* where guests of this *architecture* cannot have disks on this *bus*.
-    Unknown architectures, such as "", pass.
+    """Raise ``InvalidField`` for *field* if guests of this *architecture* cannot have disks on this *bus*. An unknown
+    or empty architecture is accepted.
     """
     if bus in NO_BUSES.get(architecture, ()):
         raise InvalidField(field, "cannot be %s, which no machine of %s has; use virtio or scsi" % (bus, architecture),
@@ -94,15 +94,15 @@ def _property_text(value: Any) -> str:
 
 
 def guest_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" where neither
-    the hardware nor the host names one.
+    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" if neither of
+    them has one.
     """
     return str(hardware.get(FIELD) or host.get("architecture") or "")
 
 
 def emulated_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the architecture of a guest with this *hardware* where it differs from the host's; "" where they are
-    equal.
+    """Return the architecture of a guest with this *hardware* if the *host* (fields of ``kinds.Host``) must emulate it;
+    "" if it is the host's own architecture.
     """
     requested = hardware.get(FIELD)
     return str(requested) if requested and requested != host.get("architecture") else ""

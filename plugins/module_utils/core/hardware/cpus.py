@@ -19,7 +19,9 @@ MOST = 4096
 
 
 def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
-    """Return the CPU numbers in *text*, such as ``0-3,^2``. Raises ``InvalidField`` naming *field*."""
+    """Return the CPU numbers in *text*, which lists ranges and exclusions, such as ``0-3,^2``. Raises ``InvalidField``
+    for *field*.
+    """
     included: set[int] = set()
     excluded: set[int] = set()
     if not re.fullmatch(CPUS, text):
@@ -34,7 +36,7 @@ def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
 
 
 def cpu_text(cpus: Iterable[int]) -> str:
-    """Return the numbers *cpus* as a text with ranges, such as ``0-1,3``."""
+    """Return the CPU numbers *cpus* as a string with ranges, such as ``0-1,3``."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and parts[-1][1] == cpu - 1:
@@ -45,12 +47,16 @@ def cpu_text(cpus: Iterable[int]) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return an integer as text, because YAML reads a text of digits as a number; other values unchanged."""
+    """Return *value* as a string if it is an integer, otherwise unchanged. YAML reads a CPU list or page size of digits
+    only as a number.
+    """
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class CpuSet(Text):
-    """The type of texts that name a set of CPUs; the normal form has sorted ranges, such as ``0-1,3``."""
+    """The value type of a string that lists CPUs, such as ``0-3,^2``. The normal form has sorted ranges, such as
+    ``0-1,3``.
+    """
 
     def __init__(self) -> None:
         super().__init__(1, 255, CPUS, "must be a list of CPUs such as 0-3,^2,8")
@@ -63,8 +69,8 @@ class CpuSet(Text):
 
 
 class CpuMask(CpuSet):
-    """The type of texts that name a set of CPUs or, with ``^`` at the beginning, all CPUs except the named ones. The
-    normal form does not mix named and excluded CPUs.
+    """The value type of a string that lists CPUs or, if it begins with ``^``, all CPUs except the listed ones. The
+    normal form contains either included or excluded CPUs, not a mix.
     """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -76,8 +82,8 @@ class CpuMask(CpuSet):
 
 
 def masked_cpus(mask: str, count: int) -> frozenset[int]:
-    """Return the CPUs that *mask*, the normal form of a ``CpuMask``, selects: the named ones, or with ``^`` all CPUs
-    below *count* except the named ones.
+    """Return the CPUs that *mask*, the normal form of a ``CpuMask``, selects: the listed ones or, if it begins with
+    ``^``, all CPUs below *count* except the listed ones.
     """
     if not mask.startswith("^"):
         return cpu_set(mask)
@@ -85,8 +91,9 @@ def masked_cpus(mask: str, count: int) -> frozenset[int]:
 
 
 class PageSize(Text):
-    """The type of page sizes: ``small``, ``large``, ``any``, or a size. A size without a unit is KiB; ``b`` and ``bit``
-    are bits, as in Nova. The normal form of a size is KiB as a text.
+    """The value type of a memory page size: ``small``, ``large``, ``any``, or a number with an optional unit. The
+    default unit is KiB; ``b`` and ``bit`` are bits, as in Nova. The normal form of a number is in KiB, without unit, as
+    a string.
     """
 
     def __init__(self) -> None:

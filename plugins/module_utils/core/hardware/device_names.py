@@ -12,12 +12,12 @@ LONGEST = 2
 
 
 def device_names(prefix: str) -> Iterator[str]:
-    """Yield all names with the *prefix* (vd, sd, hd) in order."""
+    """Yield all names of disks with this *prefix* (vd, sd or hd) in Linux's order: vda to vdz, then vdaa."""
     for length in range(1, LONGEST + 1):
         for letters in product(ascii_lowercase, repeat=length):
             yield prefix + "".join(letters)
 
 
 def device_order(name: str) -> Tuple[int, str]:
-    """Return the sort key of a device name: vdz comes before vdaa."""
+    """Return the sort key for the device name *name*, so that vdz comes before vdaa."""
     return len(name), name

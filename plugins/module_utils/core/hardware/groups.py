@@ -25,8 +25,8 @@ _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the amounts that extra *specs* request of custom resource classes, and of other classes that operators
-    give to hosts, by class, summed over all groups.
+    """Return the amounts that a flavor's extra *specs* request, by resource class, summed over all request groups.
+    Counted are custom classes and the other classes whose inventories operators set.
     """
     amounts: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):
@@ -36,8 +36,8 @@ def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
 
 
 class Vgpus(NamedTuple):
-    """The virtual GPUs that extra specs request: their number, the *trait* of their device ("" for any), and the
-    *groups* that request them.
+    """The virtual GPUs that a flavor's extra specs request: their *total* number, the *trait* that their physical GPU
+    must have ("" for any), and the *groups* (suffixes such as ``1`` in ``resources1:VGPU``) that request them.
     """
 
     total: int
@@ -46,7 +46,9 @@ class Vgpus(NamedTuple):
 
 
 def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
-    """Return the virtual GPUs that extra specs request, in groups and outside of them."""
+    """Return the virtual GPUs that a flavor's extra *specs* request, in groups (``resources1:VGPU``) or without a
+    group.
+    """
     requests = [(match["group"] or "", int(value)) for match, value in _matches(_VGPU, specs)
                 if re.fullmatch("[0-9]+", str(value)) and int(value)]
     named = frozenset(group for group, _count in requests if group)
@@ -56,15 +58,17 @@ def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
 
 
 def requested_traits(specs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the traits that extra specs request of the host, as (name, value), where the value is ``required`` or
-    ``forbidden``. Traits in groups with virtual GPUs are left out: these apply to the device.
+    """Yield the traits that a flavor's extra *specs* request of the host, as (name, value); the value is ``required``
+    or ``forbidden``. Traits in groups with virtual GPUs are omitted, because they apply to the GPU.
     """
     devices = requested_vgpus(specs).groups
     return ((match["name"], value) for match, value in _matches(_TRAIT, specs) if match["group"] not in devices)
 
 
 def check_request_groups(specs: Mapping[str, Any]) -> str:
-    """Return the error in the groups of extra specs; empty when there is none."""
+    """Return an error message for the request groups (such as ``resources1:`` and ``trait1:``) in a flavor's extra
+    *specs*; empty if they are valid.
+    """
     of_host = {match["group"] for match, value in _matches(_RESOURCES, specs) if match["group"] and int(value)}
     devices = requested_vgpus(specs).groups
     if odd := _vgpu_problem(specs, of_host):
@@ -86,8 +90,8 @@ def check_request_groups(specs: Mapping[str, Any]) -> str:
 
 
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
-    """Return the error in the requests for virtual GPUs; empty when there is none. *of_host*: names of the groups that
-    request custom resources, which only the host itself provides.
+    """Return an error message for the requests of virtual GPUs in *specs*; empty if they are valid. *of_host*: names of
+    the groups that request custom resources, which only the host's own provider has.
     """
     requested = requested_vgpus(specs)
     if requested.total > 1:

@@ -64,17 +64,17 @@ _RUN_BY = {X86_64: (I686,)}
 
 
 def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
-    """Return the seconds that a guest may take to shut down, from the *properties* of its image; ``None`` where they
-    have no valid value.
+    """Return for how many seconds a guest may shut down, from the *properties* of its image; ``None`` if the property
+    is missing or invalid.
     """
     text = str(properties.get(SHUTDOWN_TIMEOUT, ""))
     return int(text) if re.fullmatch(SECONDS, text) else None
 
 
 def unsuited_properties(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a text for each of an image's *properties* (architecture, hypervisor type, VM mode) that the *host* (fields
-    of ``kinds.Host``) does not match. A host that does not report its architecture matches any. An architecture that
-    ``hw_emulation_architecture`` requests, and that the host emulates, matches too.
+    """Yield a message for each of an image's *properties* (architecture, hypervisor type, VM mode) that the *host*
+    (fields of ``kinds.Host``) does not support. An architecture is supported if the host has or emulates it, or does
+    not report its own.
     """
     kinds = {str(virt_type).lower() for virt_type in (host.get("hypervisor_type") or "qemu",
                                                       *(host.get("virt_types") or ()))}

@@ -30,54 +30,60 @@ RULE = ("must be q35, pc, virt (of aarch64), pseries (of ppc64le), s390-ccw-virt
 
 
 def machine_family(machine: str) -> str:
-    """Return the alias of a machine type, whatever its version; "" for an unknown type."""
+    """Return the alias of a machine type, such as ``q35`` for ``pc-q35-7.2``; "" for an unknown machine type."""
     return next((alias for alias, start in VERSIONED.items() if machine == alias or machine.startswith(start)), "")
 
 
 def required_machine(hardware: Mapping[str, Any]) -> str:
-    """Return the only machine type that supports the requested *hardware* (``pc`` for IDE); "" where others support it
-    too.
+    """Return the only machine type that supports this *hardware* (``pc`` for IDE disks); "" if several machine types
+    support it.
     """
     return "pc" if "ide" in (hardware.get("disk_bus"), hardware.get("cdrom_bus")) else ""
 
 
 def default_machine(hardware: Mapping[str, Any]) -> str:
-    """Return the machine type of a server with this *hardware* where neither server nor image nor host names one."""
+    """Return the machine type of a server with this *hardware* if the server, its image and its host name none."""
     architecture = hardware.get(FIELD) or X86_64
     return (architecture == X86_64 and required_machine(hardware)) or MACHINES[architecture]
 
 
 def machine_architecture(machine: str) -> str:
-    """Return the architecture of guests of a machine type; "" for an unknown type."""
+    """Return the architecture of guests with this machine type, such as aarch64 for ``virt``; "" for an unknown machine
+    type.
+    """
     return ARCHITECTURES.get(machine_family(machine), "")
 
 
 def is_versioned(machine: str) -> bool:
-    """Return whether *machine* is a known machine type with a version, not an alias."""
+    """Return whether *machine* is a machine type with a version (``pc-q35-7.2``) and not an alias (``q35``). ``False``
+    if it is unknown.
+    """
     return bool(machine_family(machine)) and machine not in VERSIONED
 
 
 def is_same_machine(machine: str, recorded: str) -> bool:
-    """Return whether *machine*, a request, permits the type *recorded*: equals it, is its alias, or is ``auto``."""
+    """Return whether the requested machine type *machine* permits the type *recorded* for the server: they are equal,
+    or *machine* is the alias of *recorded*, or ``auto``.
+    """
     return machine in (recorded, AUTO) or (machine in VERSIONED and machine_family(recorded) == machine)
 
 
 def machine_version(machine: str) -> tuple[int, ...]:
-    """Return the version of a *machine* as a tuple of numbers, such as (7, 2); empty for an alias."""
+    """Return the version of a machine type as a tuple, such as ``(7, 2)`` for ``pc-q35-7.2``; empty for an alias."""
     return tuple(int(number) for number in re.findall(r"[0-9]+", machine[len(
         VERSIONED[machine_family(machine)]):])) if is_versioned(
         machine) else ()
 
 
 def is_machine_upgrade(old: str, new: str) -> bool:
-    """Return whether *new* is a later version of the machine *old*, or a version of the alias *old*."""
+    """Return whether the machine type *new* is a later version of *old*, or a version of the alias *old*."""
     return bool(machine_family(old)) and machine_family(old) == machine_family(new) and is_versioned(
         new) and machine_version(new) > machine_version(old)
 
 
 def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the known machine types that guests of a host can have, by architecture. *facts*: ``architecture``,
-    ``emulated_architectures`` and ``machine_types`` (all of QEMU's) of the host.
+    """Return the machine types that guests of a host can have, by architecture. *facts*: the host's fields
+    ``architecture``, ``emulated_architectures`` and ``machine_types`` (all that its QEMU supports, by architecture).
     """
     architectures = (facts["architecture"], *facts["emulated_architectures"])
     return {architecture: sorted(filter(machine_family, facts["machine_types"].get(architecture, ())))
@@ -85,15 +91,16 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type that *image*, the image document of a server, has in ``machine``; otherwise *requested*,
-    the type from the image's properties, or "".
+    """Return the machine type that is recorded in *image*, the mapping that a server stores about its image, under
+    ``machine``; otherwise *requested*, the machine type in the image's properties ("": none).
     """
     return str(image.get("machine") or requested or "")
 
 
 def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
-    """Return the properties of an image that is created from a server: the *properties* of the server's own image, and
-    the server's *machine* type unless they imply it. The installed system may depend on its machine type.
+    """Return the properties for an image that is created from a server: the *properties* of the server's own image, and
+    the server's *machine* type, because the installed system may depend on it. The type is omitted if *properties*
+    imply it.
     """
     differs = machine not in ("", AUTO) and not (PROPERTY in properties
                                                  and is_same_machine(str(properties[PROPERTY]), machine))
@@ -101,7 +108,9 @@ def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict
 
 
 def describe_machines(names: Iterable[str]) -> str:
-    """Return a text that lists the known machine types among *names*, newest first, at most ten of each alias."""
+    """Return a text for users that lists the known machine types among *names*: at most ten versions of each alias,
+    newest first.
+    """
     recognized = sorted(filter(machine_family, names))
     shown = []
     for alias in VERSIONED:

@@ -12,8 +12,9 @@ _ANY, _ONE = "*", "?"
 
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in the *types* that settings enable; empty when there is none. Each device has one type. A type
-    without device addresses applies to all remaining devices, so it must be the last.
+    """Return an error message if the mediated device types in an agent's settings apply to the same devices; empty if
+    they do not. *types*: mappings with ``type`` and optionally ``address`` (a pattern of PCI addresses). A type without
+    address applies to all remaining devices, so it must be the last.
     """
     for at, first in enumerate(types):
         for second in types[at + 1:]:
@@ -28,10 +29,7 @@ def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
 
 
 def patterns_overlap(first: str, second: str) -> bool:
-    """Return whether some text matches both patterns, which may contain ``*`` and ``?``.
-
-    Fills a table row by row: each cell says whether the beginnings of both patterns match some text.
-    """
+    """Return whether any string matches both patterns, which may contain the wildcards ``*`` and ``?``."""
     row = [True] + [False] * len(second)
     for at, mark in enumerate(second):
         row[at + 1] = row[at] and mark == _ANY

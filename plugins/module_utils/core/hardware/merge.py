@@ -51,8 +51,9 @@ _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
 def hardware_of_specs(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Return the ``hardware`` that a flavor's extra *specs* and an image's *properties* request for a server with
-    *vcpus* virtual CPUs, and ``machine`` where the image names one. Raises ``InvalidField`` naming flavor or image.
+    """Return the server field ``hardware`` that a flavor's extra *specs* and an image's *properties* request for a
+    server with *vcpus* virtual CPUs. The result also has ``machine`` if the image names a machine type. Raises
+    ``InvalidField`` for ``flavor`` or ``image``.
     """
     if not specs and not properties:
         return {}
@@ -62,7 +63,7 @@ def hardware_of_specs(specs: Mapping[str, Any], properties: Mapping[str, Any], v
 
 
 def check_pcpus(specs: Mapping[str, Any], vcpus: int) -> None:
-    """Raise ``InvalidField`` where the extra *specs* of a flavor with *vcpus* virtual CPUs request another number of
+    """Raise ``InvalidField`` if a flavor with *vcpus* virtual CPUs has extra *specs* that request a different number of
     dedicated CPUs (``resources:PCPU``), or shared CPUs in addition.
     """
     if not (pcpu_count := requested_pcpus(specs)):
@@ -85,9 +86,9 @@ def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 
 def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) request:
-    ``hardware``, and ``machine`` where *image* has one (in a property, or recorded for the server); empty when they
-    request nothing. Raises ``InvalidField``.
+    """Return the server fields that *flavor* (``vcpus``, ``ram``, ``extra_specs``) and *image* (``properties``,
+    ``machine``) request: ``hardware``, and ``machine`` if *image* has a machine type. Each is missing if nothing is
+    requested. Raises ``InvalidField``.
     """
     hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of_image(image, hardware.pop("machine", ""))
@@ -99,8 +100,8 @@ def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> d
 
 
 def tpm_secret_owner(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
-    """Return the owner (``user``, ``host`` or ``deployment``) of the TPM secret that a cloud's server of *flavor* and
-    *image* has; "" for a server without a TPM.
+    """Return the owner of the TPM secret (``user``, ``host`` or ``deployment``) of a cloud's server with this *flavor*
+    and *image*; "" for a server without a TPM.
     """
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:tpm_version" not in specs and "hw_tpm_version" not in properties:
@@ -109,8 +110,8 @@ def tpm_secret_owner(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str
 
 
 def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
-    """Return the encryption model (``mem_encryption_model``) of the memory of a server of *flavor* and *image*; "" when
-    it is not encrypted.
+    """Return the memory encryption model, such as ``amd-sev``, of a server with this *flavor* and *image*; "" if its
+    memory is not encrypted.
     """
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:%s" % MEMORY not in specs and "hw_%s" % MEMORY not in properties:
@@ -119,18 +120,21 @@ def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
 
 
 def memory_model(hardware: Mapping[str, Any]) -> str:
-    """Return the memory encryption model of a server's *hardware*; "" when its memory is not encrypted."""
+    """Return the memory encryption model, such as ``amd-sev``, in *hardware*, a field of a server; "" if its memory is
+    not encrypted.
+    """
     return str(hardware.get(MODEL, FIELDS[MODEL].usual)) if hardware.get(MEMORY) else ""
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:
-    """Return the device name of the local root disk of a server with this *hardware*."""
+    """Return the device name (such as vda) of the local root disk of a server with this *hardware*."""
     return PREFIX[hardware.get("disk_bus", "virtio")] + "a"
 
 
 def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Return the values, by field, that *flavor* and *image* (``rows.parse_hardware_specs`` of each) request together
-    for a server with *vcpus* virtual CPUs, merged by the rule of each row. Raises ``InvalidField``.
+    """Merge the hardware that *flavor* and *image* request for a server with *vcpus* virtual CPUs, and return the
+    values by field of ``hardware``. *flavor*, *image*: results of ``rows.parse_hardware_specs``. If both set a field,
+    the rule of its ``Row`` decides. Raises ``InvalidField``.
     """
     merged: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
@@ -155,8 +159,8 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
-    """Return the value of one *row* of ``hardware``, merged by its rule from the values of *flavor* and *image*, either
-    of which may be ``None``. Raises ``InvalidField``.
+    """Return the value of one field of ``hardware``, if *flavor* and *image* request these values (``None``: no
+    request). ``row.rule`` decides which counts. Raises ``InvalidField``.
     """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
@@ -183,9 +187,9 @@ def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
 
 def choose_cpu_topology(vcpus: int, requested: Mapping[str, Any], limits: Mapping[str, Optional[int]],
                         field: str = "hardware") -> dict[str, int]:
-    """Return the sockets, cores and threads of *vcpus* within the *limits*. *requested* numbers are fixed; of the
-    possible topologies the one with the fewest threads is chosen and, among these, the most sockets. Raises
-    ``InvalidField`` naming *field*.
+    """Return the numbers of sockets, cores and threads for *vcpus* virtual CPUs. *requested*: the numbers that are
+    fixed. *limits*: maximum numbers. Among several possible topologies, choose the fewest threads, then the most
+    sockets. Raises ``InvalidField`` for *field* if none is possible.
     """
     for name in TOPOLOGY:
         most, count = limits.get(name), requested.get(name)
@@ -211,8 +215,9 @@ def _products(vcpus: int) -> Iterator[dict[str, int]]:
 
 
 def merge_server_hardware(requested: Mapping[str, Any], overrides: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Return the ``hardware`` of a server, without fields that have their defaults. *requested*: the result of
-    ``merge_flavor_image``. *overrides*: the server's own fields, which take precedence. Raises ``InvalidField``.
+    """Return the field ``hardware`` of a server, without values that equal the defaults. *requested*: the result of
+    ``merge_flavor_image``. *overrides*: the hardware that the server itself requests, which takes precedence. Raises
+    ``InvalidField``.
     """
     hardware = dict(requested)
     if any(name in overrides for name in TOPOLOGY):
@@ -252,8 +257,8 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for a field of *hardware* that depends on another field (``_base``) which is missing or
-    off.
+    """Raise ``InvalidField`` for a field of *hardware* that depends on another field (see ``_base``), if that field is
+    missing or off.
     """
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
@@ -273,8 +278,8 @@ def _check_trust(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for fields of *hardware* that do not work with encrypted memory, which only the guest can
-    read.
+    """Raise ``InvalidField`` for fields of *hardware* that do not work with encrypted memory, because the host cannot
+    read it.
     """
     if not hardware.get(MEMORY):
         return
@@ -290,8 +295,8 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 
 def _base(name: str) -> str:
-    """Return the field of ``hardware`` without which the field *name* has no meaning, such as ``tpm_version`` for
-    ``tpm_model``; "" when there is none.
+    """Return the field of ``hardware`` that the field *name* depends on, such as ``tpm_version`` for ``tpm_model``; ""
+    if there is none.
     """
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]
@@ -303,7 +308,7 @@ def _base(name: str) -> str:
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
-    """Raise ``InvalidField`` for *hardware* that a server of this *machine* type cannot have."""
+    """Raise ``InvalidField`` for a field of *hardware* that is not possible with the machine type *machine*."""
     _check_architecture(hardware, machine)
     for name in ("disk_bus", "cdrom_bus"):
         if hardware.get(name) == "ide" and "q35" in machine:

@@ -32,8 +32,8 @@ TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
 def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (field, reason) for each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot provide. Facts
-    that a host does not report count as missing.
+    """Yield (field, reason) for each field of *hardware*, a server's hardware, that *host* (fields of ``kinds.Host``)
+    cannot provide. A feature that the host does not report counts as missing.
     """
     yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
@@ -54,8 +54,8 @@ def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> It
 
 
 def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (field, reason) for an architecture, machine type or firmware in *hardware* that *host* lacks. UEFI
-    firmware for an emulated architecture comes with its emulator.
+    """Yield (field, reason) if *host* lacks the architecture, machine type or firmware in *hardware*. For an emulated
+    architecture, UEFI firmware is not checked, because it comes with the emulator.
     """
     emulated, emulatable = architectures.emulated_architecture(hardware, host), host.get("emulated_architectures") or ()
     if emulated and emulated not in emulatable:
@@ -70,8 +70,8 @@ def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
 
 
 def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
-    """Return the machine types that guests with this *hardware* can have on a *host*; empty where an agent of an older
-    release does not report them.
+    """Return the machine types that *host* (fields of ``kinds.Host``) reports for guests with this *hardware*; empty if
+    its agent is of an older release, which does not report them.
     """
     machine_types: Sequence[str] = (host.get("machine_types") or {}).get(architectures.guest_architecture(hardware,
                                                                                                           host)) or ()
@@ -79,15 +79,16 @@ def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) 
 
 
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (field, reason) for requested PCI devices and virtual GPUs that the host lacks."""
+    """Yield (field, reason) for each PCI device and virtual GPU in *hardware* that *host* has no free device for."""
     requested = device_requests(hardware)
     yield from missing_devices(requested, reported_devices(host) if requested else {})
 
 
 def missing_devices(requested: Mapping[str, int], available: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str,
                                                                                                                 str]]:
-    """Yield (field, reason) for each of the *requested* devices that are not *available*. *requested*: counts by the
-    names of ``pci.device_requests`` and ``pci.network_devices_name``. *available*: ``pci.reported_devices`` of a host.
+    """Yield (field, reason) for each of the *requested* devices that are not *available*. *requested*: number of
+    devices by the names of ``pci.device_requests`` and ``pci.network_devices_name``. *available*: by the same names,
+    ``total`` and ``free`` devices of a host.
     """
     for name, count in requested.items():
         device = available.get(name)

@@ -21,8 +21,8 @@ SMALL_KIB = 4
 
 
 class GuestCell(NamedTuple):
-    """A NUMA cell of a guest. *cpus*: its virtual CPUs. *pinned*: those of them that are pinned, each to a host CPU of
-    its own. *memory_mb*: its memory in MiB.
+    """A NUMA cell of a guest. *cpus*: its virtual CPUs. *pinned*: the virtual CPUs among them that are pinned, each to
+    a dedicated host CPU. *memory_mb*: its memory in MiB.
     """
 
     cpus: tuple[int, ...]
@@ -31,9 +31,9 @@ class GuestCell(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """The NUMA needs of a server. *cells*: the guest's cells. *page*: the page size, "" if none is requested.
-    *threads*: the CPU thread policy. *emulator*: whether QEMU's own threads get a dedicated CPU. *networks*: networks
-    whose network cards must be near the guest's cells; ignored where the host does not report the cells of its cards.
+    """The NUMA requirements of a server. *cells*: the guest's NUMA cells. *page*: the memory page size, "" if none is
+    requested. *threads*: the CPU thread policy. *emulator*: whether QEMU's own threads get a dedicated CPU. *networks*:
+    physical networks whose cards must be near the guest's cells, if the host reports where its cards are.
     """
 
     cells: tuple[GuestCell, ...]
@@ -49,9 +49,9 @@ class Needs(NamedTuple):
 
 
 class HostCell(NamedTuple):
-    """A NUMA cell of a host: its free dedicated CPUs, free MiB and free large pages (count by KiB), its shared CPUs,
-    the threads of each core, the sockets of its CPUs, and the *networks* (physical ones, and ``TUNNELS`` of
-    ``core.bandwidth``) whose cards are near it.
+    """A NUMA cell of a host: its free dedicated CPUs, its shared CPUs, the free memory in MiB, the free large pages
+    (page size in KiB to number), the threads of each core, the sockets of its CPUs, and the *networks* (physical ones,
+    and ``TUNNELS`` of ``core.bandwidth``) whose cards are near it.
     """
 
     id: int
@@ -66,7 +66,8 @@ class HostCell(NamedTuple):
 
 # Needs of a server --------------------------------------------------------------------------------------------------
 def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """Return which virtual CPUs of a server with this *hardware* and *vcpus* are pinned, each to a host CPU of its own.
+    """Return the virtual CPUs that are pinned to dedicated host CPUs, of a server with this *hardware* and number of
+    *vcpus*.
     """
     policy = hardware.get("cpu_policy")
     if policy == "mixed":
@@ -76,7 +77,7 @@ def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
 
 
 def realtime_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """Return which virtual CPUs of a server with this *hardware* and *vcpus* run in real time."""
+    """Return the virtual CPUs that run in real time, of a server with this *hardware* and number of *vcpus*."""
     if not hardware.get("cpu_realtime"):
         return frozenset()
     mask = hardware.get("cpu_realtime_mask")
@@ -89,8 +90,9 @@ def dedicated_cpu_count(hardware: Mapping[str, Any], vcpus: int) -> int:
 
 
 def numa_needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Needs]:
-    """Return the needs of a server with this *hardware* (checked by ``check_numa``); ``None`` when it may run on any
-    cells. Dedicated CPUs and a page size imply one NUMA cell, as in Nova.
+    """Return the NUMA requirements of a server with this *hardware* (validated by ``check_numa``), number of *vcpus*,
+    and *ram* in MiB; ``None`` if it may run on any NUMA cells. Dedicated CPUs or a page size imply one NUMA cell, as in
+    Nova.
     """
     pinned, page = pinned_cpus(hardware, vcpus), hardware.get("mem_page_size", "")
     if not (pinned or page or "numa_nodes" in hardware):
@@ -106,8 +108,8 @@ def numa_needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Ne
 
 
 def check_numa(hardware: Mapping[str, Any], vcpus: int, ram: Optional[int] = None) -> None:
-    """Raise ``InvalidField`` for fields of *hardware* that contradict each other or do not fit *vcpus* and *ram* in MiB
-    (``None``: not known here).
+    """Raise ``InvalidField`` for CPU and NUMA fields of *hardware* that contradict each other, or do not fit the number
+    of *vcpus* or *ram* (MiB; ``None``: unknown).
     """
     _check_cpus(hardware, vcpus)
     if hardware.get("locked_memory") and "mem_page_size" not in hardware:
@@ -195,15 +197,17 @@ Placement = dict[str, Any]
 
 
 class NoFit(Exception):
-    """The host lacks something that a server needs; the message names it."""
+    """The error that a host has not enough CPUs or memory for a server's NUMA requirements. The message says which."""
 
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
-    """Return the placement of a server on the host's *cells*, with each guest cell on a host cell of its own. Host
-    cells with a higher weight in *cell_weights* (``pci.preferred_cells``) are preferred; of equal ones the fullest that
-    suffice (*pack*), or the emptiest. At least one cell is near each of the networks in *needs*; networks that are near
-    no cell of the host do not count. Raises ``NoFit``.
+    """Place a server with these *needs* on the host's *cells*, each guest cell on a different host cell, and return the
+    placement. Raises ``NoFit``.
+
+    Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
+    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, one chosen cell is near it, unless no
+    cell of the host is.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
@@ -238,8 +242,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[i
 
 
 def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Yield choices of host cells that together are near all of the *networks*, each choice as a tuple of ascending
-    indexes into *order*. Networks that are near no cell do not count.
+    """Yield combinations of host cells that together are near all *networks*: tuples of ascending indexes into *order*,
+    the host's cells. Networks that are near none of the cells are ignored.
     """
     near_cells = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
     # A network near all cells of another network, and more, adds no constraint to it. So the number of choices depends
@@ -250,9 +254,9 @@ def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterato
 
 
 def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
-    """Match each guest cell to a host cell of its own; return the host cell indexes by guest cell, ``None`` where no
-    match exists. *fits*: for each guest cell, its placements by host cell index. *near*: host cells that must all be
-    used. Host cells with lower indexes are preferred.
+    """Match each guest cell to a different host cell. Return the host cell index of each guest cell, or ``None`` if
+    that is impossible. *fits*: for each guest cell, its possible placements by host cell index. *near*: host cells that
+    must be used. Lower indexes are preferred.
     """
     taken = _cover_near_cells(fits, near)
     if taken is None:
@@ -274,8 +278,8 @@ def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = 
 
 
 def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
-    """Match each host cell in *near* to a guest cell of its own; return the guest cells by host cell, ``None`` where
-    that is impossible. *fits*: for each guest cell, its placements by host cell index.
+    """Match each host cell in *near* to a different guest cell. Return the guest cell by host cell, or ``None`` if that
+    is impossible. *fits*: for each guest cell, its possible placements by host cell index.
     """
     taken: dict[int, int] = {}
 
@@ -293,8 +297,8 @@ def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[in
 
 
 def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) -> Placement:
-    """Return the placement of the cell *guest* on the cell *host*: CPUs, memory and page size. *emulator*: whether
-    QEMU's threads need a CPU there too. Raises ``NoFit``.
+    """Return the placement of the NUMA cell *guest* on the NUMA cell *host*: CPUs, memory and page size. *emulator*:
+    whether QEMU's own threads get a dedicated CPU in this cell too. Raises ``NoFit``.
     """
     floating = len(guest.cpus) - len(guest.pinned)
     if floating > len(host.shared):
@@ -313,8 +317,9 @@ def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) 
 
 
 def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
-    """Return *count* free dedicated CPUs of the cell *host*, or raise ``NoFit``. *threads*: the policy for threads of
-    the same cores: ``require``, ``prefer``, or ``isolate``, which needs a host with one thread per core.
+    """Return *count* free dedicated CPUs of the NUMA cell *host*, or raise ``NoFit``. *threads*: the CPU thread policy.
+    ``require``: CPUs of the same cores; ``prefer``: such CPUs if possible; ``isolate``: only on hosts with one thread
+    per core.
     """
     if not count:
         return []
@@ -334,8 +339,8 @@ def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
 
 
 def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
-    """Return the size in KiB of the pages for *memory_mb* of memory in the cell *host*. *size*: the requested page
-    size. Raises ``NoFit``.
+    """Choose and return the page size in KiB for *memory_mb* MiB of memory in the NUMA cell *host*. *size*: the
+    requested page size: "", small, large, any, or KiB. Raises ``NoFit``.
     """
     sizes = sorted((kib for kib in host.pages if kib > SMALL_KIB), reverse=True)
     accepted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
@@ -353,13 +358,15 @@ def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
 
 
 def held_cpus(placement: Mapping[str, Any]) -> frozenset[int]:
-    """Return the dedicated host CPUs in a server's *placement*: pinned ones, and the one for QEMU's threads."""
+    """Return the dedicated host CPUs that a server's *placement* uses: for pinned virtual CPUs, and for QEMU's own
+    threads.
+    """
     pinned = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
     return frozenset(pinned | ({placement["emulator"]} if "emulator" in placement else set()))
 
 
 def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return *cells* with the free CPUs and memory that remain after *placements*."""
+    """Return the host's *cells* with the CPUs and memory that are still free after these *placements*."""
     cpus: set[int] = set()
     memory: dict[tuple[int, int], int] = {}
     for placement in placements:
@@ -374,8 +381,8 @@ def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str,
 
 
 def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], needs: Needs) -> str:
-    """Return the reason why a server with these *needs* cannot keep its *placement*; "" where it can. In *cells*, the
-    CPUs and memory of *placement* must count as free.
+    """Return the reason why a server with these *needs* cannot keep its *placement* on a host with these *cells*; "" if
+    it can. The caller counts the server's own CPUs and memory as free in *cells*.
     """
     cells_by_id = {cell.id: cell for cell in cells}
     if [sorted(map(int, cell["pins"])) for cell in placement["cells"]] != [list(cell.pinned)
@@ -401,7 +408,8 @@ def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], need
 
 
 def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
-    """Yield a document of each cell for the field ``numa_cells`` of ``kinds.Host``. *free*: *cells* less what is used.
+    """Yield an item of the field ``numa_cells`` of ``kinds.Host`` for each cell. *cells*: with their total CPUs and
+    memory. *free*: the same cells, with only the free CPUs and memory.
     """
     for cell, free_cell in zip(cells, free):
         parts = [{"cpus_dedicated": cpu_text(source.dedicated), "memory_mb": source.memory_mb,
@@ -413,7 +421,7 @@ def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterato
 
 
 def parse_cells(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return the cells in *cells*, the field ``numa_cells`` of ``kinds.Host``."""
+    """Return the ``HostCell`` of each item in *cells*, the field ``numa_cells`` of ``kinds.Host``."""
     def of(text: str) -> frozenset[int]:
         return cpu_set(text) if text else frozenset()
     return [HostCell(cell["id"], of(cell["cpus_dedicated"]), of(cell["cpus_shared"]), cell["memory_mb"],

@@ -23,19 +23,20 @@ _PAGES, _UNIT = "CUSTOM_HUGEPAGES_", "KB"
 
 
 def pages_class(kib: int) -> str:
-    """Return the class that counts large pages of *kib* KiB, named as Linux's folder for them (``hugepages-2048kB``).
-    """
+    """Return the resource class that counts large pages of *kib* KiB, such as ``CUSTOM_HUGEPAGES_2048KB``."""
     return "%s%d%s" % (_PAGES, kib, _UNIT)
 
 
 def is_cell_class(resource_class: str) -> bool:
-    """Return whether *resource_class* is a class that counts CPUs or memory of NUMA cells."""
+    """Return whether *resource_class* is one of the classes that count the CPUs and memory of NUMA cells."""
     size = resource_class[len(_PAGES):-len(_UNIT)]
     return resource_class in CLASSES or (size.isdigit() and resource_class == pages_class(int(size)))
 
 
 def is_cell_provider(provider: Mapping[str, Any]) -> bool:
-    """Return whether a *provider* (of the field ``providers`` of ``kinds.Host``) is a NUMA cell."""
+    """Return whether the resource provider *provider* (an item of the field ``providers`` of ``kinds.Host``) is a NUMA
+    cell.
+    """
     return ROOT in provider["traits"]
 
 
@@ -45,16 +46,16 @@ def cell_provider_name(cell: int) -> str:
 
 
 def cell_parents(cells: Iterable[int]) -> dict[int, str]:
-    """Return the name of each cell's resource provider by the cell's number. Providers of devices near the cell have it
-    as their parent.
+    """Return the name of the resource provider of each NUMA cell, by the cell's number. It is the parent of the
+    providers of devices near the cell.
     """
     return {cell: cell_provider_name(cell) for cell in cells}
 
 
 def cell_providers(cells: Iterable[HostCell],
                    placements_by_server: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
-    """Return an item of the field ``providers`` of ``kinds.Host`` for each of a host's *cells*. *placements_by_server*:
-    the placements by server uuid; a server that is being resized has two.
+    """Return a resource provider (an item of the field ``providers`` of ``kinds.Host``) for each of a host's NUMA
+    *cells*. *placements_by_server*: by server uuid, its placements; a server that is being resized has two.
     """
     allocations: dict[int, dict[str, dict[str, int]]] = {}
     for server, placements in sorted(placements_by_server.items()):
@@ -72,8 +73,8 @@ def _totals(cell: HostCell) -> dict[str, int]:
 
 
 def _amounts(placements: Iterable[Placement]) -> dict[int, dict[str, int]]:
-    """Return the amounts that the *placements* of one server use, by cell and resource class. A CPU in both placements
-    of a resize counts once.
+    """Return the amounts that one server's *placements* use, by NUMA cell and resource class. A CPU that is in two
+    placements (during a resize) counts once.
     """
     cpus: dict[int, set[int]] = {}
     amounts_by_cell: dict[int, dict[str, int]] = {}

@@ -26,7 +26,9 @@ _ASKED = re.compile(r"(?P<name>%s):(?P<count>[1-9][0-9]?)" % NAME)
 
 
 def parse_alias_counts(text: str, field: str = "pci_alias") -> Dict[str, int]:
-    """Return the number of devices per alias that *text* (``gpu:1,nic:2``) requests. Raises ``InvalidField``."""
+    """Return the number of PCI devices by alias that *text*, such as ``gpu:1,nic:2``, requests. Raises ``InvalidField``
+    for *field*.
+    """
     amounts: Dict[str, int] = {}
     for part in text.split(","):
         match = _ASKED.fullmatch(part.strip())
@@ -40,8 +42,8 @@ def parse_alias_counts(text: str, field: str = "pci_alias") -> Dict[str, int]:
 
 
 class PciAliases(Text):
-    """The type of texts that request PCI devices by alias and count, such as ``gpu:1,nic:2``. The normal form names
-    each alias once, sorted.
+    """The value type of a string that requests PCI devices by alias and count, such as ``gpu:1,nic:2``. The normal form
+    names each alias once, in alphabetical order.
     """
 
     def __init__(self) -> None:
@@ -63,14 +65,14 @@ PHYSICAL_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
 def vgpu_device_name(trait: str) -> str:
-    """Return the device name under which virtual GPUs with a *trait* are requested and counted; ``VGPU`` (any virtual
-    GPU) when the trait is "".
+    """Return the name that requests and counts of virtual GPUs use: for those whose physical GPU has the *trait*, or
+    for any virtual GPU if *trait* is "".
     """
     return "%s:%s" % (VGPU, trait) if trait else VGPU
 
 
 def is_vgpu(name: str) -> bool:
-    """Return whether *name* is a device name of virtual GPUs (``vgpu_device_name``)."""
+    """Return whether *name* is a name that ``vgpu_device_name`` returns."""
     return name == VGPU or name.startswith(VGPU + ":")
 
 
@@ -85,41 +87,47 @@ _KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """Return the name under which devices of a physical *network* (or ``TUNNELS``) are counted for NICs of *vnic_type*:
-    virtual functions (with *trusted*, the trusted ones), cards without virtual functions, vDPA devices, or functions of
-    SmartNICs. No alias can have this name.
+    """Return the name that counts of a host's network devices use, for devices on a physical *network* (or ``TUNNELS``)
+    and NICs of *vnic_type*. The devices are virtual functions (with *trusted*, only the trusted ones), whole cards,
+    vDPA devices, or functions of SmartNICs. A PCI alias never has such a name.
     """
     return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
 
 def device_kind(name: str) -> str:
-    """Return the device kind in *name* (of ``network_devices_name``): PF, VF, VDPA or REMOTE; empty for an alias."""
+    """Return the device type in *name*, if ``network_devices_name`` returned it: PF, VF, VDPA or REMOTE; "" if it is a
+    PCI alias.
+    """
     kind, colon, _network = name.partition(":")
     return kind if colon and kind in (PF, VF, *BY_OVN) else ""
 
 
 def network_of_devices(name: str) -> str:
-    """Return the physical network in a name of ``network_devices_name``; empty for an alias."""
+    """Return the physical network in *name*, if ``network_devices_name`` returned it; "" if it is a PCI alias."""
     return name.split(":")[1] if device_kind(name) else ""
 
 
 def nic_devices_name(nic: Mapping[str, Any]) -> str:
-    """Return the name (``network_devices_name``) of devices that fit *nic*, a NIC with ``physical_network``."""
+    """Return the name (see ``network_devices_name``) of the devices that fit *nic*: the fields of a NIC, with
+    ``physical_network``.
+    """
     way = nic.get("vnic_type") or DIRECT
     name = network_devices_name(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
     return card_devices_name(name, nic.get("card", ""))
 
 
 def card_devices_name(name: str, card: str) -> str:
-    """Return *name* (of ``network_devices_name``), limited to the devices of one *card*, given by its network device.
-    With an empty *card*, *name* is unchanged.
+    """Return *name* (of ``network_devices_name``), limited to the devices of one network card; unchanged if *card* is
+    "". *card*: the card's network device, such as ens1.
     """
     kind, network, *trusted = name.split(":")
     return ":".join((kind, "%s/%s" % (network, card) if card else network, *trusted))
 
 
 def describe_devices(name: str, single: bool = False) -> str:
-    """Return a text for users that describes *name* (of ``network_devices_name``), in the plural unless *single*."""
+    """Return a text for users that describes the devices of *name* (of ``network_devices_name``). *single*: in the
+    singular instead of the plural.
+    """
     kind, _network, *trusted = name.split(":")
     network = network_of_devices(name).replace("/", ", card ")
     return "%s%s%s of %s" % (
@@ -129,14 +137,17 @@ def describe_devices(name: str, single: bool = False) -> str:
 
 
 def is_nic_holder(name: str) -> bool:
-    """Return whether *name*, the recorded holder of a device, is a MAC address: a NIC holds it, not an alias."""
+    """Return whether *name* is the MAC address of a NIC and not a PCI alias. A host records either as the holder of an
+    allocated device.
+    """
     return ":" in name
 
 
 class DevicePool(NamedTuple):
-    """Devices of a host that are interchangeable for requests. *aliases*: the names of requests that they fit; *node*:
-    their NUMA cell (-1 where the host does not report it); *total* and *free*: their numbers. *provider*: the resource
-    provider that counts them; *resource_class*: their class (both empty where the host does not report them).
+    """A group of a host's PCI devices or virtual GPUs that are interchangeable. *aliases*: the names that requests for
+    them can use. *node*: their NUMA cell; -1 if the host does not report it. *total*, *free*: the numbers of devices.
+    *provider*, *resource_class*: the resource provider that counts them, and their class; both "" if the host does not
+    report them.
     """
 
     aliases: tuple[str, ...]
@@ -148,7 +159,9 @@ class DevicePool(NamedTuple):
 
 
 def device_requests(hardware: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of devices that a server with this *hardware* requests, by alias and ``vgpu_device_name``."""
+    """Return the number of devices that a server with this *hardware* requests, by PCI alias or by the name of
+    ``vgpu_device_name``.
+    """
     amounts = parse_alias_counts(hardware["pci_alias"]) if hardware.get("pci_alias") else {}
     if not hardware.get("vgpus"):
         return amounts
@@ -156,7 +169,9 @@ def device_requests(hardware: Mapping[str, Any]) -> dict[str, int]:
 
 
 def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return ``total`` and ``free`` of the devices that a host reports, by alias and ``vgpu_device_name``."""
+    """Return the ``total`` and ``free`` numbers of devices that *host* (fields of ``kinds.Host``) reports, by PCI alias
+    or by the name of ``vgpu_device_name``.
+    """
     devices = {name: dict(device_counts) for name, device_counts in (host.get("pci_devices") or {}).items()}
     for part in host.get("mdevs") or ():
         for name in _names(part):
@@ -166,15 +181,15 @@ def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the device names by which servers can request the virtual GPUs of *part*, an item of the host's field
-    ``mdevs``: ``VGPU``, and a name for each of its traits.
+    """Return the names that requests for virtual GPUs can use. *part*: an item of the host's field ``mdevs``. The names
+    are ``VGPU``, and one for each of the item's traits.
     """
     return (VGPU, *map(vgpu_device_name, part.get("traits") or ()))
 
 
 def device_pools(host: Mapping[str, Any]) -> list[DevicePool]:
-    """Return the pools that a host reports (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). Without
-    ``pci_pools`` (an agent of an older release), each alias becomes a pool.
+    """Return the device pools that *host* (fields of ``kinds.Host``) reports in ``pci_pools`` and ``mdevs``. If an
+    agent of an older release does not report ``pci_pools``, each alias becomes a pool.
     """
     parts = [DevicePool(_names(mdev), mdev["numa_node"], mdev["total"], mdev["free"], mdev.get("provider", ""),
                         VGPU_CLASS)
@@ -192,9 +207,9 @@ def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
 
 
 class Affinity(NamedTuple):
-    """The NUMA affinity of a server's devices. *policy*: the affinity policy of its flavor or image; if "", the policy
-    of each alias applies. *cells*: the host's NUMA cells that the guest uses; a guest without NUMA cells may have any
-    device. *sockets*: the sockets of each NUMA cell of the host.
+    """The NUMA affinity of a server's devices. *policy*: the affinity policy of its flavor or image; if it is "", the
+    policy of each alias applies. *cells*: the host's NUMA cells that the guest uses; if there are none, any device is
+    allowed. *sockets*: the CPU sockets of each NUMA cell of the host.
     """
 
     policy: str = ""
@@ -202,8 +217,8 @@ class Affinity(NamedTuple):
     sockets: Mapping[int, frozenset[int]] = {}
 
     def suits(self, node: int, alias_policy: str = "") -> bool:
-        """Return whether the policy allows a device at the NUMA cell *node* of the host (-1: unknown). *alias_policy*:
-        the policy of the alias, for flavors and images without a policy.
+        """Return whether the policy allows a device at the host's NUMA cell *node* (-1: unknown). *alias_policy*: the
+        policy of the device's alias, which applies if flavor and image have none.
         """
         policy = self.policy or alias_policy or LEGACY
         if not self.cells or policy == PREFERRED or node in self.cells:
@@ -213,8 +228,8 @@ class Affinity(NamedTuple):
         return policy == LEGACY and node < 0
 
     def far(self, node: int) -> bool:
-        """Return whether the guest has NUMA cells, and the host's cell *node* is none of them. Devices of such cells
-        are chosen last.
+        """Return whether the guest uses NUMA cells and *node* is not one of these host cells. Devices at such cells are
+        chosen last.
         """
         return bool(self.cells) and node not in self.cells
 
@@ -224,11 +239,11 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Choose one candidate for each unit. *units*: for each unit, its candidates, the preferred ones first. *room*:
-    how often each candidate may be chosen in total.
+    """Choose one candidate for each unit, and return the choices in the order of *units*; ``None`` if that is
+    impossible.
 
-    Return the choices in the order of *units*; ``None`` if a unit gets no candidate. The first *lax* units may remain
-    without one: their choice is then ``None``.
+    *units*: for each unit, its candidates, the preferred ones first. *room*: how often each candidate may be chosen.
+    *lax*: this number of units, the first ones, may have no candidate left; their choice is ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -258,9 +273,10 @@ def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: I
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
     """Return whether a host's *pools* have enough devices for several servers.
 
-    *room*: how many devices of each pool may be used. *requested*: for each server, the number of devices by alias.
-    *occupied*: devices that servers hold already, in the same form; they use up *room*, but a device that fits no pool
-    (its alias or card is gone) is ignored. *policies*: by alias, its affinity policy, if it has one.
+    *room*: for each pool, how many of its devices may be used. *requested*: for each server, the number of devices by
+    alias. *affinity*: the NUMA affinity of the devices. *policies*: the affinity policy of each alias that has one.
+    *occupied*: devices that servers use already, in the same form as *requested*. They reduce *room*; a device that
+    fits no pool, because its alias or card no longer exists, is ignored.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
@@ -277,12 +293,12 @@ Held = Tuple[str, Optional[int]]
 
 def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mapping[str, int]],
                         reported: Mapping[str, Mapping[str, int]]) -> dict[str, list[Held]]:
-    """Return, by server, the devices that the server holds, each as a pair of alias and pool. No device is assigned
-    twice.
+    """Assign the devices that servers use to the host's *pools*. Return, by server, a list of (alias, index of the
+    pool); the index is ``None`` if no pool has a device left.
 
-    *counted*: number of devices by server and alias, from the claims. *reported*: number of devices by server and
-    resource provider, from the host. Claimed devices that the host does not report yet come from the first pools with
-    room.
+    *counted*: the number of devices by server and alias, from the claims. *reported*: the number of devices by server
+    and resource provider, from the host. Claimed devices that the host does not report yet are assigned to the first
+    pools with enough devices.
     """
     room = {at: pool.total for at, pool in enumerate(pools)}
     held_devices: dict[str, list[Held]] = {}
@@ -318,9 +334,9 @@ def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mappi
 
 def preferred_cells(free_devices: Iterable[tuple[Iterable[str], int, int]], requested: Mapping[str, int]) -> dict[int,
                                                                                                                   int]:
-    """Return a weight for each NUMA cell of a host; a guest goes to cells with high weights first. *free_devices*:
-    tuples (aliases, cell, count). Cells with *requested* devices weigh most; for a server that requests none, cells
-    with devices weigh least.
+    """Return a weight for each NUMA cell of a host; guests are placed on cells with high weights first. Cells with
+    *requested* devices have high weights; if no devices are requested, cells with devices have low ones.
+    *free_devices*: tuples (aliases, NUMA cell, count). *requested*: number of devices by alias.
     """
     weights_by_node: dict[int, int] = {}
     for aliases, node, count in free_devices:
@@ -344,21 +360,23 @@ def _normal(text: str) -> str:
 
 
 def normalize_resource_class(text: str) -> str:
-    """Return the resource class that *text* names: a standard class of devices, or a custom one in capitals, with ``_``
-    for other characters (Nova's rule).
+    """Return the resource class for *text*: a standard class of devices, or a custom class. Like Nova, convert the name
+    of a custom class to upper case, replace other characters by ``_``, and add the prefix ``CUSTOM_``.
     """
     name = text.strip().upper()
     return name if name in _CLASSES else _normal(text)
 
 
 def normalize_traits(text: str) -> list[str]:
-    """Return the sorted traits that *text* names, separated by commas, by the rule of ``normalize_resource_class``."""
+    """Return the sorted traits for *text*, names separated by commas. Names of custom traits are converted as in
+    ``normalize_resource_class``.
+    """
     names = (name.strip() for name in text.split(","))
     return sorted({name.upper() if re.fullmatch(TRAITS, name.upper()) else _normal(name) for name in names if name})
 
 
 def pci_resource_class(vendor_id: str, product_id: str) -> str:
-    """Return the resource class of devices with these ids when the settings name none: ``CUSTOM_PCI_VENDOR_PRODUCT``.
+    """Return the resource class of devices with these PCI ids if the settings name none: ``CUSTOM_PCI_VENDOR_PRODUCT``.
     """
     return ("%sPCI_%s_%s" % (_CUSTOM, vendor_id, product_id)).upper()
 
@@ -389,8 +407,8 @@ _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10d
 
 
 def normalize_device_field(field_name: str, value: Any) -> str:
-    """Return the *value* of the field *field_name* of a device or alias in its normal form. Raises ``ValueError`` with
-    the reason.
+    """Return the normal form of *value*, which the settings have for the field *field_name* of a device or alias.
+    Raises ``ValueError`` with the reason if it is not valid.
     """
     if field_name == "physical_network" and value is None:  # Nova's notation
         return TUNNELS
@@ -410,7 +428,9 @@ def normalize_device_field(field_name: str, value: Any) -> str:
 
 
 def check_devices(specs: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in *specs*, the devices that an agent's settings name; empty when there is none."""
+    """Return an error message for *specs*, the devices in an agent's settings (as Nova's ``[pci]device_spec``); empty
+    if they are valid.
+    """
     for spec in specs:
         if spec.get("remote_managed") == "yes" and "physical_network" not in spec:
             return "remote_managed needs physical_network; null is for networks between hosts"
@@ -420,6 +440,8 @@ def check_devices(specs: Sequence[Mapping[str, str]]) -> str:
 
 
 def check_aliases(aliases: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in *aliases*, which settings name; empty when there is none."""
+    """Return an error message for *aliases*, the PCI aliases in the settings (as Nova's ``[pci]alias``); empty if they
+    are valid.
+    """
     vague = next((alias["name"] for alias in aliases if not {"vendor_id", "resource_class"} & alias.keys()), None)
     return "" if vague is None else "%s needs vendor_id or resource_class" % vague

@@ -22,17 +22,20 @@ CLASS = "CUSTOM_PMEM_NAMESPACE_"
 
 
 def pmem_resource_class(label: str) -> str:
-    """Return the resource class of namespaces with this *label*."""
+    """Return the resource class that counts persistent memory namespaces with this *label*."""
     return CLASS + re.sub("[^A-Z0-9_]", "_", label.upper())
 
 
 def parse_pmem_labels(text: str) -> list[str]:
-    """Return the labels in *text*, which a flavor or server names, in order; a label may repeat."""
+    """Return the labels of persistent memory namespaces that *text*, such as ``6GB,LARGE``, requests. A label may occur
+    several times.
+    """
     return [label for label in text.split(",") if label]
 
 
 def pmem_resources(text: str) -> dict[str, int]:
-    """Return the number of namespaces per resource class that *text* requests."""
+    """Return the number of persistent memory namespaces by resource class that *text*, such as ``6GB,LARGE``, requests.
+    """
     amounts: dict[str, int] = {}
     for label in parse_pmem_labels(text):
         amounts[pmem_resource_class(label)] = amounts.get(pmem_resource_class(label), 0) + 1
@@ -40,7 +43,8 @@ def pmem_resources(text: str) -> dict[str, int]:
 
 
 class PmemLabels(Text):
-    """The type of texts of labels, separated by commas: ``6GB,LARGE``."""
+    """The value type of a string of labels of persistent memory namespaces, separated by commas, such as ``6GB,LARGE``.
+    """
 
     RULE = "must be labels of namespaces with commas between, such as 6GB,LARGE; %d at most" % MOST
 
@@ -55,7 +59,9 @@ class PmemLabels(Text):
 
 
 def check_namespaces(names_by_label: Mapping[str, Sequence[str]]) -> str:
-    """Return the error in the setting *names_by_label* (namespaces by label); empty when there is none."""
+    """Return an error message for the agent's setting *names_by_label* (persistent memory namespaces by label); empty
+    if it is valid.
+    """
     labels_by_name: dict[str, str] = {}
     classes: dict[str, str] = {}
     for label, names in names_by_label.items():

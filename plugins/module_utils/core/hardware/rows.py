@@ -53,11 +53,12 @@ class Row(NamedTuple):
     """A field of a server's ``hardware``, and how flavors and images request it.
 
     *field*, *value*, *usual*: its name, type and default. *spec*, *image*: the extra spec of a flavor and the property
-    of an image that request it; *rule*: which of them counts if both do. A *spec* or *image* that ends with ``.N``
-    stands for one name per item of the list, from 0. *aliases*: older names of the spec. *words*: Nova's words for
-    values that have other words in Magnetar. *known*: a regular expression of the texts that Nova accepts; *lacks*:
-    why Magnetar refuses some of these. *bounds*: the name of another field that the row limits; the row is then no
-    field itself. *needs*: requirements on guest or host. *since*: the first release that has it.
+    of an image that request it. *rule*: which of the two counts if both are set (see ``RULES``). A *spec* or *image*
+    that ends with ``.N`` stands for numbered names, one for each item of a list. *aliases*: older names of the spec.
+    *words*: Nova's values that have other names in Magnetar. *known*: a regular expression for the values that Nova
+    accepts. *lacks*: the reason why Magnetar refuses some of them. *bounds*: the name of another field, if the row only
+    sets the maximum of that field. *needs*: requirements on guest or host. *since*: the first release that has the
+    field.
     """
 
     field: str
@@ -77,8 +78,8 @@ class Row(NamedTuple):
     since: str = "0.2.0"
 
     def parse(self, text: str) -> Any:
-        """Return the value of *text*, a spec or property (for a list: one item of it). Raises ``InvalidField`` with the
-        reason.
+        """Convert *text*, the value of an extra spec or image property (for a list: of one item), to the field's value,
+        and return it. Raises ``InvalidField`` with the reason.
         """
         parsed: Any = self.words.get(text, text)
         value = self.value.item if isinstance(self.value, ListOf) else self.value
@@ -96,11 +97,11 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the field; for a row that limits a field, a text for the limit."""
+        """Return the name of the field; for a row that only limits a field, a text that says so."""
         return self.field or "the most of %s" % self.bounds
 
     def pattern(self) -> str:
-        """Return a regular expression of the texts that Nova accepts for the spec."""
+        """Return a regular expression for the values of the extra spec that Nova accepts."""
         if self.known:
             return self.known
         if isinstance(self.value, Boolean):
@@ -207,7 +208,8 @@ def _placed() -> list[Row]:
 
 
 def name_pattern(name: str) -> str:
-    """Return a regular expression of the names of a spec or property; a final ``N`` stands for a number."""
+    """Return a regular expression for *name*, an extra spec or image property. The ending ``.N`` stands for any number.
+    """
     return re.escape(name[:-1]) + "[0-9]{1,2}" if name.endswith(".N") else re.escape(name)
 
 
@@ -364,17 +366,17 @@ PCPU = "resources:PCPU"
 
 
 def requested_pcpus(specs: Mapping[str, Any]) -> int:
-    """Return the number of dedicated CPUs that extra *specs* request with ``resources:PCPU``; 0 for malformed numbers,
-    which are refused elsewhere.
+    """Return the number of dedicated CPUs that a flavor's extra *specs* request with ``resources:PCPU``; 0 if the
+    number is malformed, which another check reports.
     """
     text = str(specs.get(PCPU, ""))
     return int(text) if re.fullmatch(NUMBER, text) else 0
 
 
 def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the values that *specs* request, by the names of *rows*. *specs*: texts by name of the spec. Values that
-    Magnetar does not support are left out; ``Table.without_effect`` reports them. If *specs* have both names of one
-    row, the first name counts.
+    """Return the hardware that *specs* request, by names of fields. *specs*: the values of extra specs or image
+    properties, by name. *rows*: the rows by the name of the spec or property. Unsupported values are omitted;
+    ``Table.without_effect`` reports them. If *specs* have the name and an alias of a row, the alias is ignored.
     """
     hardware: dict[str, Any] = {}
     cpu_traits = requested_host_traits(specs, {}).required.intersection(X86.values()) if specs else ()
@@ -402,8 +404,8 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return ``{name of the row: list}`` from the specs that each set one item of a list: their names are *start* and
-    the item's index. Items that no spec sets are ``None``. Without such specs, return an empty dict.
+    """Return ``{name of the field: list}`` for specs that each set one item of a list. *start*: the prefix of their
+    names, before the index. Missing items are ``None``. If there are no such specs, return an empty mapping.
     """
     items: dict[int, Any] = {}
     for name, text in specs.items():
@@ -417,5 +419,5 @@ def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, lis
 
 
 def has_spec_row(name: str, rows: Mapping[str, Row]) -> bool:
-    """Return whether *rows* have the spec or property *name*."""
+    """Return whether *rows* contain the extra spec or image property *name*."""
     return name in rows or re.sub(r"\.[0-9]{1,2}$", ".N", name) in rows

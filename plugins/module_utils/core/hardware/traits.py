@@ -81,19 +81,19 @@ STANDARD = standard.TRAITS | TOLD
 
 
 def is_known_trait(name: str) -> bool:
-    """Return whether *name* is a standard trait or a valid custom one."""
+    """Return whether *name* is a standard trait of OpenStack or a valid name of a custom trait."""
     return name in STANDARD or re.fullmatch(CUSTOM, name) is not None
 
 
 class Asked(NamedTuple):
-    """The traits that a server requires of its host, and the traits that its host must not have."""
+    """The traits that a server's host must have (*required*) or must not have (*forbidden*)."""
 
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
 
     def lacking(self, traits: Iterable[str]) -> list[str]:
-        """Return a text for each trait that a host with *traits* should have or not have: ``lacks X``, ``has Y``. The
-        list is empty if the host fits.
+        """Return the reasons why a host with these *traits* does not fit, such as ``lacks X`` or ``has Y``; empty if it
+        fits.
         """
         present = frozenset(traits)
         return ["lacks %s" % name for name in sorted(self.required - present)] + [
@@ -101,8 +101,8 @@ class Asked(NamedTuple):
 
 
 def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
-    """Return the host traits that the extra *specs* of a flavor and the *properties* of an image request
-    (``trait:NAME``). A flavor may require or forbid a trait in any group (``groups``); an image can only require it.
+    """Return the host traits that a flavor's extra *specs* and an image's *properties* request (``trait:NAME``). A
+    flavor can require or forbid traits, in any request group; an image can only require them.
     """
     traits: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
     of_image = {name: value for name, value in properties.items() if name.startswith("trait:")}
@@ -114,15 +114,15 @@ def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any
 
 
 def traits_of_features(features: Iterable[str]) -> frozenset[str]:
-    """Return the traits of an x86 CPU with *features* (libvirt's names)."""
+    """Return the traits of an x86 CPU with these *features*, which are libvirt's names of CPU features."""
     return frozenset(names[feature] for feature in features for names in (X86, X86_BY_VENDOR) if feature in names)
 
 
 def host_traits(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares: bool,
                 custom: Iterable[str] = ()) -> list[str]:
-    """Return the sorted traits of a host. *facts*: fields of ``kinds.Host``. *kvm*: whether guests run under KVM.
-    *features*: CPU features of its guests. *shares*: whether folders can be shared with guests. *custom*: traits that
-    its operator adds.
+    """Return the sorted traits of a host. *facts*: fields of ``kinds.Host``. *kvm*: whether its guests use KVM.
+    *features*: the CPU features of its guests (libvirt's names). *shares*: whether the host can share directories with
+    guests. *custom*: traits that its operator adds.
     """
     traits = set(ALWAYS) | set(custom)
     architecture = str(facts.get("architecture") or "")
@@ -153,7 +153,7 @@ def _version(text: Any) -> tuple[int, ...]:
 
 
 def check_operator_traits(names: Iterable[str]) -> str:
-    """Return the error in the traits that an operator sets for a host; empty when there is none."""
+    """Return an error message for *names*, the traits that an operator sets for a host; empty if they are valid."""
     names = list(names)
     if reported := next((name for name in names if name in TOLD), None):
         return "%r must not be given: the agent itself finds out whether the host has it" % reported
@@ -163,7 +163,7 @@ def check_operator_traits(names: Iterable[str]) -> str:
 
 
 def check_custom_traits(names: Iterable[str]) -> str:
-    """Return the error in the custom traits that an agent's settings name; empty when there is none."""
+    """Return an error message for *names*, the custom traits in an agent's settings; empty if they are valid."""
     wrong = next((name for name in names if not re.fullmatch(CUSTOM, name)), None)
     return "" if wrong is None else "%r must be CUSTOM_ and capital letters, digits and _; others the agent finds " \
         "out itself" % wrong
