@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volume: str, want: dict[str, Any],
                          confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
-    """Attach *volume* of *volume_host* to *server* of *server_host*. *want*: other fields of volume_attachment;
-    *waiting*: further arguments of ``Client.ensure``. Return the answer of the attachment, with the steps of the export
-    first. A dry run assumes that an earlier task makes a missing server or volume.
+    """Attach *volume* (name or uuid) of *volume_host* to *server* of *server_host*, through an export of the volume.
+    *want*: further fields of the resource ``volume_attachment``. *confirm*: called before each change; raises an error
+    if the change is no longer allowed. *waiting*: further arguments of ``Client.ensure``, such as timeout. Return the
+    answer of ``Client.ensure`` for the attachment, including the steps of the export. A dry run assumes that an earlier
+    task creates a missing server or volume.
     """
     try:
         server_document, volume_document = _get_named(server_host, "server", server), _get_named(volume_host, "volume",
@@ -58,9 +60,10 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
 
 def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
                          confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
-    """Detach *volume* from *server* of *server_host*, and return the answer of the deletion. The agent of *server_host*
-    also removes the export of the volume. With *volume_host*, an export that an unfinished attachment has left is
-    removed too.
+    """Detach *volume* (name or uuid) from *server* of *server_host*, and return the answer of ``Client.delete``. The
+    agent of *server_host* also removes the volume's export on the other host. *volume_host*: if given, an export that
+    an unfinished attachment has left there is removed too. *confirm*: called before each change; raises an error if the
+    change is no longer allowed. *waiting*: further arguments of ``Client.delete``.
     """
     key = "%s:%s" % (server, volume)
     if volume_host is not None:
@@ -78,14 +81,16 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
 
 
 def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of an attachment's dry run while the *noun* (server or volume) does not exist."""
+    """Return the answer of a dry run that attaches *volume* to *server*, if one of them does not exist yet. *noun*: the
+    missing one, server or volume. *want*: the fields of the attachment.
+    """
     return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
             "resource": dict(want, server=server, volume=volume),
             "warnings": [assumed_warning(noun, server if noun == "server" else volume)]}
 
 
 def _is_same_host(server_host: Side, volume_host: Side) -> bool:
-    """Return whether *server_host* and *volume_host* are one host, so that the volume needs no export."""
+    """Return whether *server_host* and *volume_host* are the same host. A volume then needs no export."""
     return all(server_host.host[name] == volume_host.host[name] for name in ("id", "name", "link_name"))
 
 
@@ -97,8 +102,8 @@ def _get_named(side: Side, noun: str, key: str) -> dict[str, Any]:
 
 
 def _uuid_or_key(side: Side, noun: str, key: str) -> str:
-    """Return the uuid of the resource *key*, or *key* itself when the resource does not exist: removal of a missing
-    resource is no error.
+    """Return the uuid of the *noun* (server or volume) with the name or uuid *key*; *key* itself if it does not exist,
+    since the removal of a missing resource is no error.
     """
     try:
         return str(side.client.get(noun, key)["id"])

@@ -30,8 +30,8 @@ COMING = ("becomes", "cards")
 
 
 class Side:
-    """The source or the target of a migration: a client of its agent, and the agent's address for the other agent
-    (default: the ``host`` of the client's endpoint).
+    """A host that takes part in a migration or in a remote attachment. *client*: a client of its agent. *address*:
+    where the other host's agent reaches this agent; by default the host name in the client's endpoint.
     """
 
     def __init__(self, client: Client, address: Optional[str] = None) -> None:
@@ -40,20 +40,23 @@ class Side:
 
     @property
     def host(self) -> dict[str, Any]:
-        """The document of the agent's host; fetched once."""
+        """The resource ``host`` of the agent, as a mapping of its fields. It is fetched only once."""
         if self._host is None:
             self._host = self.client.get("host")
         return self._host
 
     def find(self, server: str) -> Optional[dict[str, Any]]:
-        """Return the document of *server* (uuid or name) from this agent; ``None`` when there is none."""
+        """Return the fields of *server* (uuid or name) as this agent reports them; ``None`` if it has no such server.
+        """
         try:
             return self.client.get("server", server)
         except NotFound:
             return None
 
     def link_name(self) -> str:
-        """Return the name of this agent for other agents. Raises ``Conflict`` when this agent has no TLS for them."""
+        """Return the name of this agent that other agents know: the common name in its certificate. Raises ``Conflict``
+        if TLS between agents is not configured.
+        """
         name = self.host["link_name"]
         if not name:
             raise Conflict("The agent of %s has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -61,23 +64,26 @@ class Side:
         return str(name)
 
     def link_address(self) -> str:
-        """Return ``host:port`` where the other agent connects to this agent."""
+        """Return the address of this agent for the other agent, as ``host:port``."""
         host = self.address or self.client.host or self.host["name"]
         return "%s:%d" % ("[%s]" % host if ":" in host else host, self.host["link_port"])
 
     def open_migrations(self, server: Optional[str] = None) -> Sequence[dict[str, Any]]:
-        """Return the documents of migrations on this agent that are not completed, of one *server* or of all."""
+        """Return the fields of each migration on this agent that is not completed. *server*: only migrations of this
+        server.
+        """
         query = {"server": server} if server else {}
         return [m for m in self.client.list("migration", **query) if m["status"] != "completed"]
 
 
 class Migrate:
-    """The migration of a server from *source* to *target*; ``steps`` runs it.
+    """The migration of *server* (name or uuid) from *source* to *target*; ``steps`` performs it.
 
-    *request*: ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a
-    resize, cold only), and ``cards`` (by MAC, the network card on the target for each NIC that is a virtual function).
-    *id*: the uuid of the migration on both sides, by default a new one. A caller that stores the uuid can run the flow
-    again before the agents show a migration document.
+    *request*: a mapping with ``type`` (auto, live or cold), options (``OPTIONS``), ``becomes`` (flavor and hardware
+    after a resize; cold only) and ``cards`` (for a NIC that is a virtual function: its MAC to the network card on the
+    target). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
+    migration on both hosts, new by default. A caller that stores the uuid can repeat the flow even if no agent has
+    recorded the migration yet.
     """
 
     def __init__(self, source: Side, target: Side, server: str, request: Optional[dict[str, Any]] = None,
@@ -96,13 +102,13 @@ class Migrate:
         self._gone = False
 
     def plan(self) -> list[Step]:
-        """Return the steps that ``steps`` would run; empty when the migration is complete. Raises the errors of agents
-        that refuse.
+        """Return the steps that ``steps`` would perform; an empty list if the migration is complete. Raises the error
+        of an agent that refuses the migration.
         """
         return [step for step, _do in self._planned(True)]
 
     def steps(self) -> Iterator[Step]:
-        """Run the migration. Yields each step before it runs."""
+        """Perform the migration. Yield each step before it is performed."""
         for step, do in self._planned(False):
             yield step
             do()
@@ -138,8 +144,8 @@ class Migrate:
             self._gone = True
 
     def _find_migration(self, side: Side, server: str) -> Optional[dict[str, Any]]:
-        """Return one side's document of this migration: the unfinished migration of *server* on *side*; ``None``
-        without one. Raises ``Conflict`` if the server is in another migration.
+        """Return the fields of the unfinished migration of *server* between the two hosts, as the agent of *side*
+        reports it; ``None`` if there is none. Raises ``Conflict`` if the server is migrating to or from a third host.
         """
         other = self.target if side is self.source else self.source
         role = "source" if side is self.source else "target"
@@ -193,8 +199,9 @@ class Migrate:
 
 
 def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool = False) -> list[Step]:
-    """Abort the migration of *server* from *source* to *target*: the server stays at the source. Return the steps;
-    empty without a migration. Raises ``Conflict`` when the server runs at the target already.
+    """Abort the migration of *server* from *source* to *target*, so that the server stays at *source*. Return the
+    performed steps (in a *dry_run*, the planned ones); empty if there is no migration. Raises ``Conflict`` if the
+    server already runs at *target*.
     """
     server_document = source.find(server) or target.find(server)
     if server_document is None:
@@ -213,17 +220,15 @@ def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool 
 
 
 def _is_with(migration: dict[str, Any], other: Side) -> bool:
-    """Return whether the other host of a *migration* document is *other*. The address is compared before the link name,
-    which a host that is down cannot report.
+    """Return whether the other host in *migration*, the fields of a migration on an agent, is *other*. The address is
+    compared first, because the certificate's name cannot be fetched from a host that is down.
     """
     host = str(migration["address"] or "").rpartition(":")[0].strip("[]")
     return bool(host and host == (other.address or other.client.host)) or migration["peer"] == other.link_name()
 
 
 def _cancel(client: Client, id: str) -> None:
-    """Cancel the running operation of the migration *id*. The deletion of the migration waits until the operation has
-    ended.
-    """
+    """Cancel the running operation of the migration *id*, because a deletion of the migration waits for its end."""
     for operation in client.list("operations", kind="migration", key=id, status="running"):
         with suppress(Conflict, NotFound):  # it has ended meanwhile
             client.cancel(operation["id"])

@@ -41,12 +41,12 @@ RETRY_FOR = 10.0
 
 
 class Client:
-    """A client of one agent (or API service) that keeps one connection open. Use one client per thread.
+    """A client of an agent or of a cloud's Compute API. It keeps one connection open; use one client per thread.
 
-    *endpoint* is ``unix:///path``, ``https://host[:port]``, or any other URL that *dial* supports. With *login* the
-    client speaks to the API of the cloud that *login* selects. *timeout* is the maximum time of a call in seconds,
-    including waits for operations; *connect_timeout* is the time to reach the endpoint. Every call raises only
-    ``MagnetarError`` classes; each error has ``request_id``.
+    *endpoint*: ``unix:///path``, ``https://host[:port]``, or another URL that *dial* connects to. *login*: the login at
+    a cloud, which replaces *endpoint*. *timeout*: the maximum seconds of a call, including the wait for an operation.
+    *connect_timeout*: the maximum seconds to connect. All methods raise only subclasses of ``MagnetarError``, with
+    ``request_id`` set.
     """
 
     def __init__(self, endpoint: Optional[str] = ENDPOINT, token: Optional[str] = None, ca_cert: Optional[str] = None,
@@ -77,7 +77,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next call opens it again."""
+        """Close the connection. The next call opens a new one."""
         self._hang_up()
         if self._dial is not None:
             self._dial.close()
@@ -89,17 +89,17 @@ class Client:
 
     @property
     def host(self) -> Optional[str]:
-        """The host name in the endpoint; ``None`` for a unix socket."""
+        """Return the host name in the endpoint; ``None`` for a unix socket."""
         return self._address.host or None
 
     @property
     def of_cloud(self) -> bool:
-        """Whether the client speaks to the API of a cloud, with a login."""
+        """Return whether the client uses the API of a cloud, with a login, and not an agent."""
         return self._login is not None
 
     @property
     def login(self) -> Optional[Login]:
-        """The login at a cloud; ``None`` for an endpoint."""
+        """Return the login at a cloud; ``None`` if the client uses an agent."""
         return self._login
 
     # The agent's offers.
@@ -109,14 +109,14 @@ class Client:
         return self._call("GET", "/v1")
 
     def get(self, noun: str, key: Optional[str] = None) -> Document:
-        """Return the resource *key* of the type *noun*, such as server. Without *key*: the only resource of its kind,
-        such as ``host``. Raises ``NotFound``.
+        """Return the resource *key* (name or uuid) of the type *noun*, such as server. *key* is omitted for types with
+        a single resource, such as ``host``. Raises ``NotFound``.
         """
         return resource_of_answer(self._call("GET", _route(noun, key)), noun)
 
     def list(self, noun: str, **query: Any) -> Sequence[Document]:
-        """Return the resources of the type *noun* that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields``
-        as a list, any field).
+        """Return the resources of the type *noun*, such as server, that match *query*: ``name``, ``id``, or any other
+        field. Query parameters are also ``limit``, ``sort`` and ``fields`` (a list).
         """
         answer = self._call("GET", _route(noun), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
@@ -125,12 +125,13 @@ class Client:
                merge: Sequence[str] = (), dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None, allow_reboot: bool = False,
                preserve_ephemeral: bool = False) -> Document:
-        """Bring the resource *key* to the state *want*; return ``{changed, steps, diff, resource, request_id, …}``.
+        """Create the resource *key* of the type *noun*, or change it, so that it has the fields *want*. Return a
+        mapping with ``changed``, ``steps``, ``diff``, ``resource`` and ``request_id``.
 
-        With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
-        called with the operation while it runs. *on_immutable*, *merge* and the like are permissions
-        (``core.ensure.Permissions``). Fields that an agent of the previous release does not know are left out where
-        their values ask for nothing.
+        *dry_run*: only return the planned change. *wait*: if false, a long change returns ``{"operation": {...},
+        "request_id": …}`` immediately. *progress*: called with the operation (a mapping) while it runs. *on_immutable*,
+        *merge*, *allow_reboot*, *preserve_ephemeral*: see ``core.ensure.Permissions``. For an agent of the previous
+        release, fields that it does not know are omitted if they have their default.
         """
         allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
@@ -147,9 +148,9 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure *items*, resources of the type *noun*: each has ``key``, ``want`` (the requested document; ``None``:
-        absent) and permissions. Return ``{"results": [...]}``. Other parameters, and fields that the agent does not
-        know: as in ``ensure``.
+        """Do the same as ``ensure`` for several resources of the type *noun*, and return ``{"results": [...]}``.
+        *items*: mappings with ``key``, ``want`` (the desired fields; ``None``: remove the resource), and options of
+        ``core.ensure.Permissions``. Other parameters: as in ``ensure``.
         """
         def send(some: Sequence[Document]) -> Document:
             return self._change("PUT", _route(noun), {"dry_run": dry_run}, some, wait, timeout, request_id, progress)
@@ -162,35 +163,37 @@ class Client:
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource *key* of the type *noun*; in the answer, ``changed`` is false when it was already absent.
-        Other parameters: as in ``ensure``.
+        """Remove the resource *key* of the type *noun*. In the returned mapping, ``changed`` is false if it did not
+        exist. Other parameters: as in ``ensure``.
         """
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
               request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
-        """Run the one-time action *event*, such as ``reboot``, and return the answer. A repetition with the same
-        *request_id* never runs it twice. *progress* and *wait*: as in ``ensure``.
+        """Perform the one-time action *event*, such as ``reboot``, on the resource *key* of the type *noun*, and return
+        the answer. A repeated call with the same *request_id* does not perform it again. *progress*, *wait*: as in
+        ``ensure``.
         """
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
         return self._change("POST", _route(noun, key) + "/events", {}, body, wait, timeout, request_id, progress)
 
     def console(self, key: str, lines: Optional[int] = None) -> str:
-        """Return the last *lines* of a server's console log."""
+        """Return the last *lines* of the console log of the server *key*; ``None``: all that the agent has."""
         return str(self._call("GET", _route("server", key) + "/console", {"format": "json", **_query({"lines": lines})})
                    .get("output", ""))
 
     def open_console(self, key: str, type: str) -> Document:
-        """Return the URLs, valid once, of a console of a cloud's server: ``{type, url, page, socket, expires_at, …}``.
+        """Open a console of the *type*, such as novnc, for the server *key* of a cloud. Return a mapping with its URLs,
+        which are valid once: ``{type, url, page, socket, expires_at, …}``.
         """
         return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
 
     def ask_guest(self, key: str, command: str, args: Optional[Document] = None, timeout: Optional[float] = None,
                   request_id: Optional[str] = None) -> Document:
-        """Have the guest agent of the running server *key* do a *command* (``http.guest_commands``), and return its
-        answer. Repeating the request is safe.
+        """Run a *command* of ``http.guest_commands`` in the guest agent of the running server *key*, and return its
+        answer. *args*: arguments of the command. The call may be repeated safely.
         """
         deadline = time.monotonic() + (timeout or self.timeout)
         return self._call("POST", _route("server", key) + "/guest", None, {"command": command, "args": args or {}},
@@ -198,8 +201,8 @@ class Client:
 
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send the file at *path* as the content of the resource *key*; return an answer like that of ``ensure``.
-        *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
+        """Send the file at *path* as the content of the resource *key* (such as an image), and return the same answer
+        as ``ensure``. *progress*: called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
         from . import content
         deadline = time.monotonic() + (timeout or self.timeout)
@@ -208,7 +211,9 @@ class Client:
 
     def send(self, noun: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
              request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send *size* bytes in *pieces* as the content of the resource; return the same answer as ``ensure``."""
+        """Send *size* bytes as the content of the resource *key* (such as an image), and return the same answer as
+        ``ensure``. *pieces*: yields the bytes.
+        """
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
         answer = self._call("PUT", _route(noun, key) + "/data", {"wait": self._slice(deadline)}, pieces, deadline,
@@ -216,8 +221,8 @@ class Client:
         return self._finish(answer, deadline, request_id, progress, None)
 
     def receive(self, noun: str, key: str) -> tuple[Iterator[bytes], int]:
-        """Return the content of the resource in pieces, and its size in bytes, over a separate connection. The pieces
-        raise ``Unreachable`` when the connection breaks.
+        """Fetch the content of the resource *key* (such as an image) over a separate connection. Return an iterator
+        over the content in pieces, and its size in bytes. The iterator raises ``Unreachable`` if the connection breaks.
         """
         from . import content
         headers = self._headers(new_request_id(), "application/octet-stream")
@@ -225,25 +230,26 @@ class Client:
                                        self._unreachable)
 
     def operation(self, operation_id: str) -> Document:
-        """Return ``{id, status, progress, result, error}`` of an operation; status is running, succeeded, failed or
-        cancelled.
+        """Return the operation as a mapping: ``{id, status, progress, result, error}``. ``status`` is running,
+        succeeded, failed or cancelled.
         """
         return self._call("GET", _route("operations", operation_id))
 
     def wait_for(self, operation: Document, timeout: Optional[float] = None) -> None:
-        """Wait until an *operation* has ended, successfully or not. Raises ``TimedOut``."""
+        """Wait until the *operation* (a mapping with ``id``) has ended, successfully or not. Raises ``TimedOut``."""
         deadline = time.monotonic() + (timeout or self.timeout)
         self._followed({"operation": operation}, deadline, new_request_id(), None, dict)
 
     def cancel(self, operation_id: str) -> Document:
-        """Stop the operation; the server removes its partial results."""
+        """Cancel a running operation. The agent removes its partial results."""
         return self._call("DELETE", _route("operations", operation_id))
 
     def watch(self, interval: float = 5.0, timeout: Optional[float] = None,
               events: Sequence[str] = ()) -> Iterator[tuple[str, Document]]:
-        """Yield ``(event, document)`` from a separate connection until the agent closes it: hello, servers, then events
-        as they happen (*events* limits them to some of server, domain, operation), and a heartbeat every *interval*
-        seconds. Raises ``Unreachable`` after *timeout* (default: 3 intervals) of silence.
+        """Yield ``(event, document)`` from a separate connection until the agent closes it. The first events are
+        ``hello`` and ``servers``; then changes follow, and a heartbeat every *interval* seconds. *events*: only these
+        types of changes: server, domain, operation. Raises ``Unreachable`` if nothing arrives for *timeout* seconds
+        (default: 3 intervals).
         """
         from . import watch
         return watch.follow_events(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
@@ -264,9 +270,9 @@ class Client:
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
-        """Return the result of a request. If *answer* has status 202, wait for the end of its operation and return the
-        operation's result; otherwise return *answer*. *again*: repeats the request, in case the agent has forgotten
-        the operation. Raises the error of the operation, or ``TimedOut``.
+        """Return the result of a request. If *answer* contains a running operation, wait for its end and return the
+        operation's result. *again*: a function that repeats the request if the agent no longer knows the operation.
+        Raises the error of the operation, or ``TimedOut``.
         """
         answer = self._followed(answer, deadline, request_id, progress, again)
         return operation_answer(answer["operation"], request_id) if is_operation(answer) else answer
@@ -288,9 +294,9 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send one request and return the answer. After a temporary failure, send it again until *deadline* (by
-        default the client's timeout). Repeating is safe for every request: events are identified by their request id.
-        A request with a stream (*size*) is sent only once.
+        """Send a request and return the answer. After a temporary failure, repeat it until *deadline* (on the monotonic
+        clock; default: the client's timeout). Every request may be repeated safely, except an upload (*size*: its
+        bytes), which is sent only once.
         """
         request_id = request_id or new_request_id()
         failed: Optional[float] = None
@@ -407,8 +413,8 @@ class Client:
         return transport.tls_context(self._ca_cert, self._client_cert, self._client_key, self._validate)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the error for a failed connection: ``TimedOut`` if an open connection (*connected*) got no answer in
-        time, otherwise ``Unreachable``.
+        """Return the error for *error*, a failed connection: ``TimedOut`` if the agent did not answer in time on an
+        open connection (*connected*), otherwise ``Unreachable``.
         """
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
@@ -423,7 +429,7 @@ class Client:
 
 
 def new_request_id() -> str:
-    """Return ``req-<uuid>``: the name of one request in answers, logs and results."""
+    """Return a new request id, ``req-<uuid>``, which identifies a request in answers and logs."""
     return "req-%s" % uuid.uuid4()
 
 
@@ -450,7 +456,8 @@ def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str,
 
 
 def resource_of_answer(answer: Document, noun: str) -> Document:
-    """Return the resource in a ``GET`` answer, which may wrap it in an object with its type as the key (``{"server":
-    {...}}``)."""
+    """Return the resource in *answer*, the answer of a ``GET`` request. The answer is the resource itself, or an object
+    that has it under its type *noun*, such as ``{"server": {...}}``.
+    """
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer

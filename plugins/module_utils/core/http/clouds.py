@@ -22,12 +22,12 @@ Load = Callable[[IO[str]], Any]
 
 
 def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """Return the cloud that the task's options *params* and the environment choose. The result is ``(name, None)`` for
-    an entry of clouds.yaml (``ONLY``: its only entry), ``(None, entry)`` for the OS_* variables, and ``None`` for an
-    agent.
+    """Return the cloud that the module parameters *params* and the environment select; ``None`` if they select an
+    agent. The result is ``(name, None)`` for an entry of clouds.yaml (name ``ONLY``: its only entry), or ``(None,
+    entry)`` for the OS_* variables.
 
-    The option endpoint takes precedence over a cloud. An endpoint from the environment does not, if a cloud is named
-    explicitly.
+    The parameter ``endpoint`` takes precedence over a cloud. An endpoint from the environment does not, if a cloud is
+    named explicitly.
     """
     endpoint, cloud = params.get("endpoint"), params.get("cloud")
     named = cloud and cloud != os.environ.get("OS_CLOUD")
@@ -41,8 +41,8 @@ def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Opt
 
 
 def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
-    """Return the name of the environment variable because of which a task with these *options* is sent to a cloud.
-    Return ``None`` if the options decide that, or if no variable does.
+    """Return the name of the environment variable that makes a task with these *options* use a cloud; ``None`` if the
+    options themselves decide, or no variable is set.
     """
     if options.get("endpoint") or options.get("cloud") or os.environ.get("MAGNETAR_ENDPOINT"):
         return None
@@ -50,8 +50,8 @@ def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
 
 
 def find_only_cloud(load: Load) -> str:
-    """Return the name of the only cloud in clouds.yaml, which *load* reads. Raises ``InvalidField`` where there are
-    several, or none.
+    """Return the name of the cloud in clouds.yaml. *load*: a function that parses the open file. Raises
+    ``InvalidField`` unless the file has exactly one cloud.
     """
     path = _file()
     names = sorted(_read(path, load))
@@ -62,8 +62,9 @@ def find_only_cloud(load: Load) -> str:
 
 
 def cloud_entry(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
-    """Return the cloud that *params* choose, as an entry of clouds.yaml; ``None`` for an agent. *load* reads the file.
-    The options ``ca_cert`` and ``validate_certs`` override the entry. Raises ``InvalidField``.
+    """Return the cloud that the module parameters *params* select, as an entry of clouds.yaml; ``None`` if they select
+    an agent. *load*: a function that parses the open file. The parameters ``ca_cert`` and ``validate_certs`` override
+    the entry. Raises ``InvalidField``.
     """
     choice = chosen_cloud(params)
     if choice is None:

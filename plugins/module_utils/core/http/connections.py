@@ -38,8 +38,8 @@ KEEP_ALIVE = 75
 
 
 def raise_file_limit() -> int:
-    """Raise this process's limit of open files and sockets to ``OPEN``, or to the hard limit if that is lower. Return
-    the limit.
+    """Raise this process's limit of open files and sockets to ``OPEN``, or to its hard limit if that is lower. Return
+    the new limit.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = OPEN if hard_limit == resource.RLIM_INFINITY else min(OPEN, hard_limit)
@@ -49,8 +49,10 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """One connection's slot in the connection limit of its client's address, held until ``free``. *refused*: the error
-    if the limit is reached, otherwise ``None``. *send_refusal*: whether to send the client this error as an answer.
+    """The slot that a connection occupies in the limit of connections per client address, until ``free`` is called.
+    *counted*: the number of connections by address; ``None``: not limited. *source*: the client address. *refused*: the
+    error for a connection beyond the limit. *send_refusal*: whether the client gets this error as a response. *ended*:
+    called when the last connection of the address ends.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
@@ -61,28 +63,26 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Let a new connection of the same address take this slot, until ``keep``. *unknown*: the slots of
-        unauthenticated clients of the address, oldest first, each with the function that closes its connection. *end*:
-        the function that closes this connection.
+        """Allow a new connection of the same address to replace this one, until ``keep`` is called. *unknown*: the
+        address's slots that may be replaced, oldest first, each with a function that closes its connection. *end*: the
+        function that closes this connection.
         """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Let a new connection of the same address take this slot, because the client of this one has not
-        authenticated.
-        """
+        """Allow a new connection of the same address to replace this one, because its client is not authenticated."""
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Let no other connection take this slot, because the client has authenticated, or its request runs. May be
-        repeated.
+        """Do not allow other connections to replace this one, because its client is authenticated or has a running
+        request. The method may be called several times.
         """
         self._unknown.pop(self, None)
 
     def free(self) -> None:
-        """Release the slot for another connection of the address. Repeated calls do nothing."""
+        """Release the slot when the connection ends. Repeated calls do nothing."""
         self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
@@ -93,11 +93,11 @@ class ConnectionPlace:
 
 
 class Connections:
-    """The limit of connections: at most *most* for each client address; 0: no limit. One address is an IPv4 address or
-    the /64 of an IPv6 address, as a client may own all of it. Use only in the event loop.
+    """The limit of connections per client address: *most*, or no limit if it is 0. All addresses in the /64 network of
+    an IPv6 address count as one. Use it only in the event loop.
 
-    At the limit, a new connection takes the ``ConnectionPlace`` of the oldest connection without authentication. So a
-    silent client does not lock out others at the same address.
+    At the limit, a new connection replaces the oldest connection whose client is not authenticated, so that a silent
+    client cannot lock out others at the same address.
     """
 
     def __init__(self, most: int) -> None:
@@ -108,9 +108,9 @@ class Connections:
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """Return a ``ConnectionPlace`` for a connection of *address* (empty for a unix socket); its ``refused`` is the
-        error at the limit. *end* closes the connection; with *end*, a new connection of the address may replace this
-        one until ``ConnectionPlace.keep``.
+        """Return the slot for a new connection from *address* ("" for a unix socket). Beyond the limit, its attribute
+        ``refused`` is an error. *end*: a function that closes the connection; if given, a later connection may replace
+        this one until ``ConnectionPlace.keep`` is called.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -123,7 +123,8 @@ class Connections:
         return place
 
     def _take_back(self, source: str) -> None:
-        """Close the oldest unauthenticated connection of the address *source*, if there is one, and free its slot."""
+        """Close the oldest unauthenticated connection from the address *source*, if there is one, and release its slot.
+        """
         unknown = self._unknown.get(source)
         if unknown:
             place, end = next(iter(unknown.items()))
@@ -131,7 +132,7 @@ class Connections:
             end()
 
     def _forget(self, source: str) -> None:
-        """Remove the records of *source*, an address that has no connections left."""
+        """Remove the entries of *source*, an address without open connections."""
         self._logged.discard(source)
         self._unknown.pop(source, None)
 
@@ -156,8 +157,8 @@ class Connections:
 
 
 def without_port(address: str) -> str:
-    """Return an *address* from a proxy's header without its port, if it has one: ``192.0.2.1:5000``,
-    ``[2001:db8::1]:5000``.
+    """Return *address*, from a header of a proxy, without port and brackets: ``192.0.2.1:5000`` and
+    ``[2001:db8::1]:5000`` without ``:5000``.
     """
     if address.startswith("["):
         return address[1:].partition("]")[0]
@@ -166,7 +167,9 @@ def without_port(address: str) -> str:
 
 @lru_cache(maxsize=1000)
 def counted_address(address: str) -> str:
-    """Return the address under which connections of *address* are counted: itself, or the /64 of an IPv6 address."""
+    """Return the address that the limit counts for a connection from *address*: the /64 network of an IPv6 address,
+    otherwise the address itself.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -181,8 +184,8 @@ def counted_address(address: str) -> str:
 
 
 class Admitting(asyncio.Protocol):
-    """A mixin in front of one of uvicorn's protocols. Each connection takes a ``ConnectionPlace`` before the TLS
-    handshake, because a client that is silent during the handshake holds a connection too.
+    """A mixin for uvicorn's HTTP protocols that applies the limit of connections. It counts each connection before the
+    TLS handshake, because clients can also occupy connections by not completing the handshake.
     """
 
     places: Connections
@@ -201,7 +204,9 @@ class Admitting(asyncio.Protocol):
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Override asyncio's method: take a ``ConnectionPlace``, then begin with TLS, if configured, or HTTP."""
+        """Override asyncio's method: count the connection (``ConnectionPlace``), then start TLS, if configured, or
+        HTTP.
+        """
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
         if not self.place.send_refusal:
@@ -214,8 +219,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake, then begin with HTTP. The handshake first gets ``_early``, bytes that the event loop
-        read before ``start_tls``.
+        """Perform the TLS handshake, then start HTTP. Bytes that arrived before the handshake (``_early``) are passed
+        to it first.
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None
@@ -255,7 +260,9 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Override asyncio's method: pass *data* on, keep it during ``_secure``, or answer a refused client."""
+        """Override asyncio's method: pass *data* to HTTP, store it until TLS starts, or send the error to a refused
+        client.
+        """
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -266,12 +273,13 @@ class Admitting(asyncio.Protocol):
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *arguments: Any) -> None:
-        """Override uvicorn's method: keep the ``ConnectionPlace`` until the WebSocket is closed."""
+        """Override uvicorn's method: release the ``ConnectionPlace`` only when the WebSocket is closed."""
         super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Free the ``ConnectionPlace`` at the end of the connection, which the protocol *other* handles now."""
+        """Release the ``ConnectionPlace`` when the connection ends, although another protocol, *other*, handles it now.
+        """
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -282,7 +290,7 @@ class Admitting(asyncio.Protocol):
             other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Override asyncio's method: free the ``ConnectionPlace``."""
+        """Override asyncio's method: release the ``ConnectionPlace``."""
         self._freed()
         if self._begun:
             super().connection_lost(exc)
@@ -296,7 +304,8 @@ class Admitting(asyncio.Protocol):
 
 
 def _give(protocol: Any, data: bytes) -> None:
-    """Pass *data* to *protocol*, a ``Protocol`` or ``BufferedProtocol`` of asyncio, as its transport would."""
+    """Pass *data* to *protocol*, an asyncio ``Protocol`` or ``BufferedProtocol``, as if it arrived on the connection.
+    """
     while data and hasattr(protocol, "get_buffer"):
         space = protocol.get_buffer(len(data))
         size = min(len(space), len(data))

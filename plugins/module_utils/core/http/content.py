@@ -21,8 +21,10 @@ SILENCE = 60.0
 def receive_content(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
                     refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
                     ) -> tuple[Iterator[bytes], int]:
-    """Return the content at the route *target* in pieces, and its size in bytes. *connect* opens a connection;
-    *refused* raises the error of an answer other than 200; *unreachable* returns the error for a broken connection.
+    """Send ``GET`` for the route *target* over a new connection; return an iterator over the content in pieces, and its
+    size in bytes. *connect*: returns an open connection. *refused*: called with status and body of a response other
+    than 200; raises the error. *unreachable*: returns the exception for a failed connection, from the original one and
+    whether the connection was open.
     """
     connection = None
     try:
@@ -63,9 +65,9 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
 
 def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]],
                 deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
-    """Send the file at *path* with the function *send*, and return the answer of *send*. While the server refuses
-    further uploads, try again from the beginning after the time in its answer, until *deadline*. Raises
-    ``InvalidField`` for an unreadable file, and the errors of *send*.
+    """Send the file at *path* with the function *send* (called with pieces and size), and return its result. If the
+    server has too many uploads, repeat after the time that it names, until *deadline* (monotonic clock). *progress*:
+    called with the progress of the upload. Raises ``InvalidField`` for an unreadable file, and the errors of *send*.
     """
     while True:
         try:
@@ -82,7 +84,9 @@ def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[
 
 
 def file_pieces(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:
-    """Yield the content of *stream*, a file of *total* bytes, in pieces; call *progress* after each of them."""
+    """Yield the content of *stream*, a file of *total* bytes, in pieces. *progress*: called with a mapping of ``done``
+    and ``total`` bytes after each piece.
+    """
     done = 0
     while True:
         piece = stream.read(PIECE)

@@ -9,16 +9,14 @@ from typing import Optional
 
 
 class Deadline:
-    """A timer that calls *missed* after some seconds, unless it is stopped before. ``begin`` does nothing while the
-    timer runs.
-    """
+    """A timer in an event loop that calls the function *missed* after some seconds, unless it is stopped before."""
 
     def __init__(self, missed: Callable[[], object]) -> None:
         self._missed = missed
         self._timer: Optional[asyncio.TimerHandle] = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """Start the timer of *seconds* in the event loop *loop*, unless it runs already."""
+        """Start the timer in *loop*, so that it ends after *seconds*. Do nothing if it is already running."""
         if self._timer is None:
             self._timer = loop.call_later(seconds, self._missed)
 

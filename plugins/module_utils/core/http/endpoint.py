@@ -20,7 +20,7 @@ FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 class Endpoint(NamedTuple):
     """The parts of an endpoint URL. ``scheme``: unix, https, ssh, or http for a cloud on this machine. Parts that the
-    scheme does not use are empty. ``port``: for ssh, 0 means the port in ssh's configuration.
+    scheme does not use are empty. ``port``: 0 for the port in the configuration of ssh.
     """
 
     scheme: str
@@ -31,8 +31,8 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(endpoint: str) -> Endpoint:
-    """Return the parts of *endpoint*, a URL with the scheme unix, https or ssh. Raises ``InvalidField`` with the
-    reason.
+    """Parse *endpoint*, a URL with the scheme unix, https or ssh, and return its parts. Raises ``InvalidField`` with
+    the reason if it is not valid.
     """
     try:
         parts = urlsplit(endpoint)
@@ -48,8 +48,8 @@ def parse_endpoint(endpoint: str) -> Endpoint:
 
 
 def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
-    """Return the address of a cloud's service from its *url*. Plain http is for this machine only. Raises
-    ``InvalidField`` naming *field*.
+    """Parse *url*, the URL of a cloud's service, and return its parts. The scheme http is accepted for this machine
+    only. Raises ``InvalidField`` for *field*.
     """
     try:
         parts = urlsplit(url)
@@ -64,7 +64,7 @@ def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether *host* is a loopback address or name of this machine."""
+    """Return whether *host* is a loopback address, or localhost."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 
 async def run_until_first(*parts: Coroutine[Any, Any, None], quiet: tuple[type[BaseException], ...] = ()) -> None:
-    """Run the coroutines *parts* until one of them ends, then cancel the others. Raises the exception of the coroutine
-    that ended, unless it is of one of the types *quiet*.
+    """Run the coroutines *parts* until the first of them ends, then cancel the others. Raises the exception of the
+    ended coroutine, unless its type is in *quiet*.
     """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

@@ -63,8 +63,8 @@ class ReadFileArguments(Kind):
 
 
 class WriteFileArguments(Kind):
-    """The arguments of ``write_file``, which writes a piece into a file that exists. (A file that a guest agent creates
-    can be written by every user of the guest, so none is created: a program does that.)
+    """The arguments of ``write_file``, which writes a piece into an existing file. It creates no files, because every
+    user of the guest could write to a file that the guest agent creates.
     """
 
     path = Field(PATH, "The file, which must exist.", required=True)
@@ -89,8 +89,8 @@ class GuestCommandRequest(Kind):
 
 
 def check_guest_command(body: Any) -> tuple[str, dict[str, Any]]:
-    """Return the command in the *body* of a request, and its checked arguments with defaults. Raises
-    ``InvalidField``.
+    """Validate the *body* of a request for a guest command. Return the command, and its arguments with defaults for
+    omitted ones. Raises ``InvalidField``.
     """
     sent = {**GuestCommandRequest.defaults(), **GuestCommandRequest.check(body)}
     rule = GUEST_COMMANDS[sent["command"]]
@@ -98,8 +98,8 @@ def check_guest_command(body: Any) -> tuple[str, dict[str, Any]]:
 
 
 def printable_guest_text(text: str, most: int = 300) -> str:
-    """Return *text*, which a guest may have written, for a message: one line without control characters, cut at *most*
-    characters.
+    """Return *text*, which may come from an untrusted guest, for use in a message: one line without control characters,
+    at most *most* characters long.
     """
     line = "".join(letter if letter.isprintable() else " " for letter in text[:most * 4])
     line = " ".join(line.split())

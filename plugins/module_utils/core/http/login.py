@@ -35,8 +35,8 @@ REMEMBERED = 1000
 
 
 def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    """Return the cloud that the ``OS_*`` variables describe, in the form of an entry of clouds.yaml; without
-    ``auth.auth_url`` where they describe none.
+    """Return the cloud that the ``OS_*`` environment variables describe, in the form of an entry of clouds.yaml. It has
+    no ``auth.auth_url`` if the variables do not describe a cloud.
     """
     variables = os.environ if environ is None else environ
     cloud: dict[str, Any] = {name: variables[variable] for name, variable in BESIDE.items() if variables.get(variable)}
@@ -47,8 +47,8 @@ def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[
 
 
 class Login:
-    """The login of a user, whose tokens authenticate requests. *cloud*: an entry of clouds.yaml: ``auth``,
-    ``region_name``, ``interface``, ``cacert``, ``verify``.
+    """A user's login at a cloud's Identity API, which provides tokens for requests. *cloud*: an entry of clouds.yaml,
+    with ``auth``, ``region_name``, ``interface``, ``cacert`` and ``verify``.
     """
 
     def __init__(self, cloud: Mapping[str, Any], timeout: float = 5.0, agent_name: str = "magnetar-client") -> None:
@@ -62,16 +62,16 @@ class Login:
 
     @property
     def address(self) -> Endpoint:
-        """The address of the Compute API."""
+        """Return the address of the cloud's Compute API, from the service catalog."""
         return cloud_endpoint(self._session()[1])
 
     @property
     def token(self) -> str:
-        """A valid token; the same one until it expires."""
+        """Return a valid token. The same token is returned until a service refuses it."""
         return self._session()[0]
 
     def renew(self) -> None:
-        """Forget the token, because a service refused it; the next use of ``token`` logs in again."""
+        """Discard the token after a service has refused it. The next use of ``token`` logs in again."""
         _sessions.pop(self._key, None)
 
     def _session(self) -> tuple[str, str]:
@@ -130,8 +130,8 @@ class Login:
 
 
 def login_request(auth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object ``auth`` of a login request of the Identity API. *auth*: the section ``auth`` of a cloud in
-    clouds.yaml. Raises ``InvalidField`` naming a missing field.
+    """Return the object ``auth`` for the body of a login request to the Identity API. *auth*: the section ``auth`` of
+    an entry of clouds.yaml. Raises ``InvalidField`` for a missing value.
     """
     if auth.get("application_credential_secret"):
         credential = {"secret": auth["application_credential_secret"]}

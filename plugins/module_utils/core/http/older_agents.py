@@ -22,9 +22,10 @@ MOST = 50
 
 def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError, send: Callable[[Document], Document],
                                 place: str) -> Document:
-    """Return the answer of *send*, called with *want*, the requested document of the resource type *noun*, without the
-    fields that the agent refuses as unknown; *error* is its first refusal. Raises ``NotSupported`` for such a field
-    with a value, and *error* if it has another reason. *place*: the agent, for messages.
+    """Repeat a request without the fields that an agent of an older release does not know, and return its answer.
+    *noun*, *want*: the resource type and the desired fields. *error*: the refusal of the first request. *send*: sends a
+    document and returns the answer. *place*: the agent, for messages. Raises ``NotSupported`` if such a field has a
+    value other than its default, and *error* if it has another reason.
     """
     for _time in range(MOST):
         shorter = without_unknown_field(noun, want, error, place)
@@ -40,8 +41,9 @@ def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError,
 
 def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answer: Document,
                                       send: Callable[[Sequence[Document]], Document], place: str) -> Document:
-    """Return *answer*, the results of *items*, in which each item that the agent refused for an unknown field has the
-    result of another attempt without it. Other parameters: as in ``send_without_unknown_fields``.
+    """Repeat the *items* of a batch request that an agent refused because of an unknown field, without this field.
+    Return *answer*, the answer of the first request, with the new results. Other parameters: as in
+    ``send_without_unknown_fields``.
     """
     items, results = list(items), list(answer["results"])
     for _time in range(MOST):
@@ -59,9 +61,8 @@ def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answ
 
 
 def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Optional[Document]:
-    """Return a copy of the batch *item* without the field that the agent has refused as unknown in *result*; ``None``
-    if *result* has no such error. If the field has a value that cannot be left out, return ``None`` and replace the
-    error in *result*.
+    """Return a copy of the batch *item* without the field that the agent refused as unknown in *result*, or ``None`` if
+    it refused none. If the field has a value that cannot be omitted, return ``None`` and replace the error in *result*.
     """
     if "error" not in result or not item.get("want"):
         return None
@@ -74,9 +75,9 @@ def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Op
 
 
 def without_unknown_field(noun: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
-    """Return a copy of *want* without the field that the agent has refused as unknown with *error*. Return ``None`` if
-    *error* has another reason, or this release does not know the field either. Raises ``NotSupported`` if the field
-    has a value other than its default. *place*: the agent, for messages.
+    """Return a copy of *want*, the desired fields, without the field that the agent refused as unknown with *error*.
+    Return ``None`` if *error* has another reason, or this release does not know the field either. *place*: the agent,
+    for messages. Raises ``NotSupported`` if the field has a value other than its default.
     """
     path = str(error.details.get("field") or "")
     if not str(error.details.get("rule") or "").startswith(UNKNOWN):
@@ -95,13 +96,14 @@ def without_unknown_field(noun: str, want: Document, error: MagnetarError, place
 
 
 def split_path(path: str) -> list[Part]:
-    """Return the parts of a field's *path* in an error, such as ``nics[0].mac``."""
+    """Split the *path* of a field in an error: ``nics[0].mac`` into ``["nics", 0, "mac"]``."""
     return [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
 
 
 def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
-    """Return the declaration of the field at the path *parts* of documents of the resource type *noun*; ``None``
-    without one."""
+    """Return the declaration of the field at the path *parts* (the result of ``split_path``) of the resource type
+    *noun*; ``None`` if there is no such field.
+    """
     kind = BY_NOUN.get(noun)
     if kind is None or not parts:
         return None
@@ -114,9 +116,9 @@ def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
 
 
 def _field_of_value(value: Value, part: Part) -> Optional[Field]:
-    """Return the declaration of the field *part* (a name or an index) of documents of the type *value*. An item of a
-    list or map has no declaration of its own, so the result is a new ``Field`` of the item's type. ``None`` without
-    such a field.
+    """Return the declaration of the field or item *part* (a name or an index) inside values of the type *value*;
+    ``None`` if there is none. Items of a list or map have no declaration, so a new ``Field`` of the item's type is
+    returned.
     """
     if isinstance(value, Nullable):
         return _field_of_value(value.value, part)
@@ -132,7 +134,7 @@ def _field_of_value(value: Value, part: Part) -> Optional[Field]:
 
 
 def _value_at(document: Any, parts: list[Part]) -> tuple[bool, Any]:
-    """Return whether *document* has the path *parts*, and the value there."""
+    """Return whether *document* has a value at the path *parts* (the result of ``split_path``), and this value."""
     for part in parts:
         try:
             document = document[part]
@@ -142,7 +144,7 @@ def _value_at(document: Any, parts: list[Part]) -> tuple[bool, Any]:
 
 
 def _without(document: Any, parts: list[Part]) -> Any:
-    """Return a copy of *document* without the field at the path *parts*. Only the objects on the path are copied."""
+    """Return a copy of *document* without the field at the path *parts*. Only the objects along the path are copied."""
     first, rest = parts[0], parts[1:]
     if isinstance(document, Mapping):
         if not rest:

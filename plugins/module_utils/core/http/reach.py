@@ -18,9 +18,9 @@ ABSENT = frozenset((errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT))
 
 
 def is_host_reached(address: str, port: int) -> Optional[bool]:
-    """Return whether a host answers at *address* (IP address or name): it accepts or refuses a TCP connection to
-    *port*. A host that refuses is alive, although its agent does not run. Return ``None`` if this machine cannot tell:
-    it does not know the name, or has no network. Raises ``InvalidField``.
+    """Return whether a host is alive: it accepts or refuses a TCP connection to *address* (IP address or name) and
+    *port*. A refusal also shows that the host is alive. Return ``None`` if this machine cannot tell, because it cannot
+    resolve the name or has no network. Raises ``InvalidField``.
     """
     if not 0 < port <= PORTS:
         raise InvalidField("port", "must be a number from 1 to %d" % PORTS, port)

@@ -15,11 +15,11 @@ _ACKED = struct.Struct("=120xQ")
 
 
 class StalledReader:
-    """A watch over one connection. It aborts the connection when the client reads less than *rate* bytes per second
-    while data waits to be sent.
+    """A watcher that aborts a TCP connection if the client reads less than *rate* bytes per second while data waits to
+    be sent.
 
-    The rate counts bytes that the client's kernel has acknowledged, so it works for TLS, for answers that the server
-    has already written, and for closing connections. Connections other than TCP are not watched.
+    It counts the bytes that the client's kernel has acknowledged, so it also works with TLS, and after the server has
+    passed its whole response to the kernel.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: Any, rate: int) -> None:
@@ -32,7 +32,7 @@ class StalledReader:
             self._timer = loop.call_later(WINDOW, self._look)
 
     def stop(self) -> None:
-        """End the watch. Repeated calls do nothing."""
+        """Stop watching the connection. Repeated calls do nothing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -47,8 +47,8 @@ class StalledReader:
         self._timer = self._loop.call_later(WINDOW, self._look)
 
     def _acked(self) -> Optional[int]:
-        """Return the number of bytes that the client's kernel has acknowledged; ``None`` where this kernel does not
-        report it.
+        """Return the number of bytes that the client's kernel has acknowledged; ``None`` if this machine's kernel does
+        not report it.
         """
         try:
             facts = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO,

@@ -16,13 +16,15 @@ EXPIRED = 10
 
 
 class Dial(Protocol):
-    """A way to reach the agent that the core does not implement, such as ssh."""
+    """An object that opens connections to the agent in a way that this package does not implement, such as ssh."""
 
     def __call__(self, timeout: float) -> HTTPConnection:
-        """Return an open connection, made within *timeout* seconds. Raises ``Unreachable`` with advice."""
+        """Return a new, open connection. *timeout*: the maximum seconds to open it. Raises ``Unreachable``, with advice
+        for the user.
+        """
 
     def close(self) -> None:
-        """Release the resources that connections share; the next call creates them again."""
+        """Close what the connections share, such as an ssh session. The next call opens it again."""
 
 
 class _UnixConnection(HTTPConnection):
@@ -43,17 +45,17 @@ class _UnixConnection(HTTPConnection):
 
 
 def unix_connection(path: str, timeout: float) -> HTTPConnection:
-    """Return a connection to the socket at *path*, not opened yet."""
+    """Return an HTTP connection to the unix socket at *path*. The caller opens it."""
     return _UnixConnection(path, timeout)
 
 
 def https_connection(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
-    """Return a connection to *host* over TLS with the settings *context*, not opened yet."""
+    """Return an HTTPS connection to *host* and *port* with the TLS settings *context*. The caller opens it."""
     return HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
 def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
-    """Return a connection to the service of a cloud at *address*, not opened yet. *ca_cert*, *validate*: see
+    """Return a connection to a cloud's service at *address*. The caller opens it. *ca_cert*, *validate*: as in
     ``tls_context``.
     """
     if address.scheme == "http":
@@ -63,8 +65,9 @@ def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, 
 
 def tls_context(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
                 validate: bool = True) -> ssl.SSLContext:
-    """Return the TLS settings of a client: TLS 1.2 or newer, and a check of the server's certificate, by *ca_cert*, if
-    *validate*.
+    """Return the TLS settings of a client, for TLS 1.2 or newer. *ca_cert*: a file with the trusted CA certificates;
+    ``None``: the CAs that the system trusts. *client_cert*, *client_key*: files with the client's certificate and key.
+    *validate*: whether to verify the server's certificate. Raises ``InvalidField`` for unusable files.
     """
     context = _trusting(ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -91,8 +94,8 @@ def _reason(error: OSError) -> str:
 
 
 def connection_advice(error: Exception, scheme: str, certified: bool) -> str:
-    """Return a text that says why a connection failed, and what to do. *scheme*: the scheme of the endpoint.
-    *certified*: whether a client certificate was used.
+    """Return a text for users that says why a connection failed, and what they can do. *error*: the exception.
+    *scheme*: the scheme of the endpoint. *certified*: whether a client certificate was used.
     """
     local = scheme == "unix"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

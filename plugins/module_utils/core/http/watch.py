@@ -20,8 +20,8 @@ HEARTBEATS = 3
 def follow_events(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
                   refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
                   interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
-    """Yield ``(event, document)`` until the agent closes the connection; see ``Client.watch``. *connect*, *refused* and
-    *unreachable*: as in ``receive_content``.
+    """Yield ``(event, document)`` from an agent until it closes the connection, as ``Client.watch`` describes.
+    *connect*, *refused*, *unreachable*: as in ``receive_content``.
     """
     silence, connection = timeout or HEARTBEATS * interval, None
     try:
@@ -45,7 +45,9 @@ def follow_events(connect: Callable[[], http.client.HTTPConnection], headers: di
 
 
 def parse_events(stream: Any) -> Events:
-    """Yield the events in *stream*, which has ``readline``. Unknown fields are ignored."""
+    """Yield the server-sent events in *stream* (an object with ``readline``) as (name, decoded JSON data). Unknown
+    fields are ignored.
+    """
     event, data = "message", []
     while True:
         line = stream.readline()

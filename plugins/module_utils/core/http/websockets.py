@@ -7,8 +7,8 @@ from typing import Any, Type
 
 
 class WebSocketProtocol:
-    """A mixin in front of uvicorn's WebSocket protocol. *invalid_state*: the exception that this protocol raises when
-    its connection is closing.
+    """A mixin for uvicorn's WebSocket protocol that corrects two of its methods. *invalid_state*: the exception that
+    this protocol raises when its connection is closing.
     """
 
     invalid_state: Type[Exception]
@@ -16,15 +16,15 @@ class WebSocketProtocol:
     transport: Any
 
     async def send(self, message: Any) -> None:
-        """Override uvicorn's ``send``: also mark the handshake as complete after a refusal (an HTTP response). Without
-        the mark uvicorn would log that the application failed.
+        """Override uvicorn's ``send``: after an HTTP response that refuses the WebSocket, also mark the handshake as
+        complete. Otherwise uvicorn would log a failure of the application.
         """
         await super().send(message)  # type: ignore[misc]
         self.handshake_complete |= message["type"] == "websocket.http.response.body"
 
     def shutdown(self) -> None:
-        """Override uvicorn's ``shutdown``: close the connection without an exception even while the client closes it.
-        An exception here would make the server leave its other connections open.
+        """Override uvicorn's ``shutdown``: close the connection without an exception, even while the client closes it.
+        After an exception the server would not close its other connections.
         """
         try:
             super().shutdown()  # type: ignore[misc]
