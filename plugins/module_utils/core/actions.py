@@ -35,22 +35,24 @@ ANY_TPM = ("user", "host", "deployment")
 
 
 class Action(NamedTuple):
-    """One action of a server.
+    """The declaration of an action on a server, such as reboot: when it is allowed, and its effects.
 
-    * *states*: vm_states that allow it. *task*: the task_state during it. *steps*: further task_states, in order, as it
-      progresses. *after*: the vm_state after success (``None``: unchanged).
-    * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed while the server has a
-      task_state. *exclusive*: it is refused while another *exclusive* action of the server is queued or running, even
-      without a task_state. *over*: task_states that it supersedes: queued work is dropped, running work ends first.
-    * *want*: the fields that it sets in the agent's desired state. *kind*: its kind in the limits of concurrent actions
-      per host. *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server
-      had one. *plain*: it has no arguments, so the API only queues it for the conductors.
-    * *rule*: its policy rule, below ``os_compute_api:``. *label*: its name in os-instance-actions. *event*: the name of
-      its event. *notification*: the name of its notifications, below ``instance.``; empty for none.
-    * *bare*: it is refused while the server has shares. *tpm*: the values of ``tpm_secret_security`` that allow it, for
-      servers with a TPM. *starts*: it starts the guest, so only the server's user may do it where only that user may
-      open its TPM. *carries*: it saves or moves the state of a running guest, and is refused where host devices hold
-      part of that state. *copies*: it makes an image of the root disk, which others may read.
+    * *states*: the vm_states that allow it. *task*: the server's task_state during the action. *steps*: later
+      task_states during the action, in order. *after*: the vm_state after success (``None``: unchanged).
+    * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed on a server with a
+      task_state. *exclusive*: it is refused while another exclusive action of the server is queued or running, even
+      without a task_state. *over*: the task_states of actions that it interrupts: a queued action is dropped, a
+      running one is cancelled.
+    * *want*: the fields that it sets in the desired state of the server. *kind*: the limit of concurrent actions per
+      host that counts it. *placed*: it is refused on a server that never had a host (Nova's "is not ready"); an
+      offloaded server has had one. *plain*: it has no arguments, so the API only queues it for the conductors.
+    * *rule*: its policy rule, without the prefix ``os_compute_api:``. *label*: its name in os-instance-actions.
+      *event*: the name of its event there. *notification*: the name of its versioned notifications, without the prefix
+      ``instance.``; empty for none.
+    * *bare*: it is refused on a server with shares. *tpm*: the values of ``tpm_secret_security`` that allow it, on
+      a server with a TPM. *starts*: it starts the guest, so other users are refused if only the server's
+      user can open its TPM. *carries*: it saves or moves the state of a running guest, and is refused if host devices
+      hold a part of this state. *copies*: it creates an image of the root disk, which other users may read.
     """
 
     states: tuple[str, ...]
@@ -77,16 +79,17 @@ class Action(NamedTuple):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Return the task_states of a server during the action."""
+        """Return the task_states that a server can have during the action; empty if the action sets none."""
         return (self.task, *self.steps) if self.task else ()
 
     def during(self, task: Optional[str]) -> bool:
-        """Return whether the action is allowed while the server has the task_state *task* (``None``: none)."""
+        """Return whether the action is allowed on a server with the task_state *task* (``None``: the server has none).
+        """
         return self.busy or task is None or task in self.over
 
     def overtakes(self) -> list[str]:
-        """Return the keys of the actions that this action supersedes: their queued work is dropped, and their running
-        work is cancelled.
+        """Return the keys (in ``ACTIONS``) of the actions that this action interrupts: a queued one is dropped, a
+        running one is cancelled.
         """
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
@@ -223,5 +226,5 @@ ACTIONS: dict[str, Action] = {
 
 
 def policy_rule_of_action(key: str) -> str:
-    """Return the name of the policy rule of the action *key*, with the prefix ``os_compute_api:``."""
+    """Return the name of the policy rule for the action *key* (of ``ACTIONS``), with the prefix ``os_compute_api:``."""
     return "os_compute_api:" + ACTIONS[key].rule

@@ -20,14 +20,15 @@ SPECIAL = (
 
 
 def link_local(mac: str) -> str:
-    """Return the link-local IPv6 address of a MAC (RFC 4291, EUI-64)."""
+    """Return the link-local IPv6 address that belongs to the MAC address *mac* (EUI-64, RFC 4291)."""
     octets = bytes.fromhex(mac.replace(":", ""))
     return str(IPv6Address(b"\xfe\x80" + bytes(6) + bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]))
 
 
 def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
-    """Return the IPv4 network in the field ``cidr`` of *want*, a desired network; set the field to its normal form.
-    Raises ``InvalidField``.
+    """Replace the field ``cidr`` of *want*, the desired state of a network, by its normal form (the address of the
+    network, not of a host in it), and return the network. Raises ``InvalidField`` if the field is missing or not
+    allowed.
     """
     if not want.get("cidr") and want.get("bridge"):
         raise InvalidField("mode", "must be bridge to use the bridge %s of the host; a network of mode %s has "
@@ -46,15 +47,18 @@ def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
 
 
 def check_special_networks(net: IPv4Network) -> None:
-    """Raise ``InvalidField`` where *net* overlaps loopback, link-local or other special addresses (``SPECIAL``)."""
+    """Raise ``InvalidField`` if *net* overlaps loopback, link-local, multicast or other special addresses
+    (``SPECIAL``).
+    """
     for bad, why in SPECIAL:
         if net.overlaps(bad):
             raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", str(net))
 
 
 def fill_dhcp_range(want: Dict[str, Any], net: IPv4Network) -> None:
-    """Set ``dhcp_start`` and ``dhcp_end`` in *want* where they are missing: to all addresses of *net* except the first,
-    which belongs to the host or the router. Raises ``InvalidField``.
+    """Set ``dhcp_start`` and ``dhcp_end`` of *want*, the desired state of a network, if they are missing: to the second
+    and the last usable address of *net*. The first one belongs to the host or the router. Raises ``InvalidField`` for
+    addresses outside of this range.
     """
     first, last = net.network_address + 2, net.broadcast_address - 1
     start = _address("dhcp_start", want.get("dhcp_start"), first, last) or first

@@ -41,19 +41,23 @@ _USUAL = "Change the domain with virsh edit: the server follows it."
 
 
 def refused_for_adopted(name: str, what: str) -> Conflict:
-    """Return the error of a change or operation *what* that the adopted server *name* does not take."""
+    """Return the error that *what*, a field or an operation, is not possible for the server *name*, because it is
+    adopted: an existing libvirt domain that the agent must not change.
+    """
     return Conflict("%s: not possible for server %r. It is an adopted domain, whose definition and disks the agent "
                     "never changes. %s Or release it first (module adopt, state released)."
                     % (what, name, REMEDIES.get(what, _USUAL)), field=what)
 
 
 def plan_adopted(want: Optional[Document], have: Document) -> Iterator[Step]:
-    """Yield the steps from *have* to *want* (``None``: absent) of an adopted server.
+    """Yield the steps that bring an adopted server (a libvirt domain that another program created) from its present
+    state *have* to its desired state *want* (``None``: removed). Raises ``Conflict`` if the domain no longer exists.
 
-    *have* has ``power`` and, if they apply, ``owned`` (the domain's definition has Magnetar's mark), ``unmarked`` (the
-    mark is missing in the definition, or perhaps in the guest), ``recorded_power`` (of the document), ``transient``
-    (it was undefined from outside while it ran), ``releasing``, ``paths`` (of its disks) and ``definition`` (the file
-    with the domain's XML at the adoption). Raises ``Conflict`` for a domain that is gone.
+    Keys of *have*: ``power``, its power state, and optionally ``owned`` (the domain's definition has Magnetar's mark),
+    ``unmarked`` (the definition or the running domain lacks the mark), ``recorded_power`` (the power state that the
+    agent has stored), ``transient`` (the domain runs, and another program has undefined it), ``releasing`` (the server
+    is released, not deleted), ``paths`` (of its disks), and ``definition`` (the file with the domain's XML at the time
+    of the adoption).
     """
     if want is None:
         yield from _removal_steps(have)
@@ -91,8 +95,9 @@ def _removal_steps(have: Document) -> Iterator[Step]:
 
 
 def adopted_server_fields(want: Mapping[str, Any], former: Mapping[str, Any], current: Mapping[str, Any]) -> Document:
-    """Return the fields to store for a server with the fields *current*, which follow its domain, when *want* is
-    requested. *former*: the stored fields. Raises ``Conflict`` for a field that differs and cannot be set.
+    """Return the fields that the agent stores for an adopted server when *want* is requested. *former*: the fields that
+    are stored now. *current*: the fields that the server's libvirt domain has now. Raises ``Conflict`` if *want* has
+    another value for a field that cannot be set.
     """
     fields = dict(current)
     for name, value in want.items():
@@ -104,8 +109,8 @@ def adopted_server_fields(want: Mapping[str, Any], former: Mapping[str, Any], cu
 
 
 def _means(value: Any, current: Any) -> bool:
-    """Return whether the requested *value* of a field is satisfied by its *current* one: of a mapping, the keys that
-    *value* has count; of a list, each item.
+    """Return whether the *current* value of a field satisfies the requested *value*: they are equal, or *value* is
+    ``auto``. Of a mapping, only the keys in *value* are compared; of a list, all items in order.
     """
     if value in (current, "auto"):
         return True

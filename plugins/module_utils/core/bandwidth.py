@@ -32,39 +32,44 @@ _SETTING = re.compile(r"(%s(?:/(%s))?):([0-9]{0,10}):([0-9]{0,10})" % (_NETWORK,
 
 
 def bandwidth_resource(direction: str, place: str) -> str:
-    """Return the name of the inventory of bandwidth (kbit/s) in a *direction* on a *place*: a physical network, one of
-    its cards, or ``TUNNELS``.
+    """Return the name of an inventory of bandwidth (kbit/s): ``RESOURCE_CLASS:PLACE``. *direction*: egress or ingress.
+    *place*: a physical network (``NETWORK``), one of its network cards (``NETWORK/CARD``), or ``TUNNELS``.
     """
     return f"{CLASSES[direction]}:{place}"
 
 
 def split_resource(name: str) -> tuple[str, str]:
-    """Return the resource class and place in the *name* of an inventory; the place is empty for resources other than
-    bandwidth.
+    """Split the *name* of an inventory (``bandwidth_resource``) into its resource class and its place. The place is
+    empty for resources other than bandwidth.
     """
     kind, _colon, place = name.partition(":")
     return kind, place
 
 
 def network_of_place(place: str) -> str:
-    """Return the physical network of a *place*, which is ``NETWORK`` or ``NETWORK/CARD``."""
+    """Return the physical network in *place*, which is ``NETWORK`` or ``NETWORK/CARD``."""
     return place.partition("/")[0]
 
 
 def card_of_place(place: str) -> str:
-    """Return the card of a *place* ``NETWORK/CARD``, named by its network device; empty for ``NETWORK``."""
+    """Return the card in *place*, which is ``NETWORK/CARD`` (CARD is a network device, such as ens1); empty for
+    ``NETWORK``.
+    """
     return place.partition("/")[2]
 
 
 def describe_bandwidth(resources: Mapping[str, int]) -> str:
-    """Return a text for users that describes *resources*: kbit/s by the names of ``bandwidth_resource``."""
+    """Return a text for users about amounts of bandwidth, such as ``1000 kbit/s egress on physnet0``. *resources*:
+    kbit/s by the name that ``bandwidth_resource`` returns.
+    """
     amounts = [(n, *split_resource(name)) for name, n in sorted(resources.items())]
     return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in amounts)
 
 
 def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
-    """Return the traits by which ports select the resource provider of a *place* (``NETWORK`` or ``NETWORK/CARD``).
-    *divided*: the host reports bandwidth for single cards of that network too.
+    """Return the traits of the resource provider for *place* (``NETWORK`` or ``NETWORK/CARD``). Ports require such
+    traits, to get bandwidth of their physical network and VNIC type. *divided*: the host also reports bandwidth for
+    single cards of the network.
     """
     types: tuple[str, ...] = (*TYPES, *OF_CARDS)
     if card_of_place(place):
@@ -75,18 +80,20 @@ def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
 
 
 def type_trait(vnic_type: str) -> str:
-    """Return the trait of resource providers whose bandwidth is for ports of *vnic_type*."""
+    """Return the trait of resource providers that have bandwidth for ports with this *vnic_type*."""
     return f"CUSTOM_VNIC_TYPE_{vnic_type.upper().replace('-', '_')}"
 
 
 def place_trait(place: str) -> str:
-    """Return the trait that names the physical network of a *place* (``NETWORK`` or ``NETWORK/CARD``)."""
+    """Return the trait for the physical network in *place* (``NETWORK`` or ``NETWORK/CARD``)."""
     network = network_of_place(place)
     return TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
 
 
 def check_bandwidth_setting(values: Iterable[str]) -> str:
-    """Return the error in the agent's setting ``resource_provider_bandwidths``; empty when there is none."""
+    """Return an error message for *values*, the items of the agent's setting ``resource_provider_bandwidths``; empty if
+    they are valid.
+    """
     places = set()
     for value in values:
         match = _SETTING.fullmatch(value)
@@ -106,12 +113,16 @@ def check_bandwidth_setting(values: Iterable[str]) -> str:
 
 
 def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the kbit/s of a host by place and direction, from values that ``check_bandwidth_setting`` has accepted."""
+    """Return the kbit/s by place and direction, such as ``{"physnet0": {"egress": 1000}}``. *values*: the items of the
+    agent's setting ``resource_provider_bandwidths``, which ``check_bandwidth_setting`` has accepted.
+    """
     return {place: {way: int(number) for way, number in zip(CLASSES, numbers) if number}
             for place, *numbers in (value.split(":") for value in values)}
 
 
 def bandwidth_inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """Return the inventories of *bandwidths*, a result of ``parse_bandwidth_setting``, by ``bandwidth_resource``."""
+    """Return Placement inventories for *bandwidths*, the result of ``parse_bandwidth_setting``, by the names of
+    ``bandwidth_resource``: ``{name: {"total": kbit/s}}``.
+    """
     return {bandwidth_resource(way, place): {"total": int(amount)}
             for place, ways in bandwidths.items() for way, amount in ways.items()}

@@ -17,7 +17,9 @@ SILENT_RELEASE = "0.1.0"
 
 
 class Capability(NamedTuple):
-    """A capability by its *name*, which never changes. *kinds*: the processes that need it, of ``PROCESS_KINDS``."""
+    """An ability of a process that processes of an earlier release may lack. *name*: its name, which never changes.
+    *kinds*: the kinds of processes that have it (of ``PROCESS_KINDS``).
+    """
 
     name: str
     kinds: Tuple[str, ...]
@@ -36,5 +38,7 @@ CAPABILITIES = (
 
 
 def capabilities_of(kind: str) -> Tuple[str, ...]:
-    """Return the names of the capabilities of a process of this release, sorted. *kind*: one of ``PROCESS_KINDS``."""
+    """Return the sorted names of the capabilities that a process of this release has. *kind*: its kind, one of
+    ``PROCESS_KINDS``.
+    """
     return tuple(sorted(capability.name for capability in CAPABILITIES if kind in capability.kinds))

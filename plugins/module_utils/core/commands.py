@@ -24,7 +24,7 @@ READER_GONE = 141
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the subcommand that *arguments* (default: ``sys.argv``) name, and return the exit status."""
+    """Run the command line ``magnetar`` with *arguments* (default: from ``sys.argv``), and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
@@ -51,8 +51,8 @@ def _run(words: list[str]) -> int:
 
 
 def _of_control() -> Any:
-    """Return the function of the control plane's package that adds its subcommands; ``None`` if the package is not
-    installed.
+    """Return the function that adds the control plane's subcommands to the agent's command line; ``None`` if the
+    control plane's package is not installed.
     """
     try:
         return import_module(CONTROL).subcommands

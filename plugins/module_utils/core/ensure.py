@@ -17,7 +17,9 @@ BATCH_MAX = 10000
 
 
 class Permissions(Kind):
-    """Permissions of the caller for an ensure: query parameters of ``PUT``, and keys of a batch item."""
+    """The options of a caller who requests that a resource has certain fields: which disruptive changes are allowed,
+    and how values are merged. They are query parameters of ``PUT``, or keys of an item of a batch request.
+    """
 
     on_immutable = Field(
         Choices(*ON_IMMUTABLE),
@@ -37,20 +39,22 @@ class Permissions(Kind):
 
 
 class Ensure(Permissions):
-    """An item of a batch request: the key, the desired fields and the permissions of one ensure."""
+    """An item of a batch request: the key of a resource, its desired fields, and the options of ``Permissions``."""
 
     key = Field(Text(1, 255), "Name or uuid of the resource.", required=True)
     want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)
 
 
 def check_permissions(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the permissions *requested*, checked, with defaults for omitted ones. Raises ``InvalidField``."""
+    """Validate the options of ``Permissions`` in *requested*, and return them with defaults for omitted ones. Raises
+    ``InvalidField``.
+    """
     return dict(Permissions.defaults(), **Permissions.check(dict(requested)))
 
 
 def check_batch(items: Any) -> list[tuple[str, Optional[dict[str, Any]], dict[str, Any]]]:
-    """Return the items of a batch as ``(key, want, permissions)``. Checks everything except ``want``. Raises
-    ``InvalidField``.
+    """Validate *items*, the body of a batch request, and return a list of ``(key, want, permissions)``. The desired
+    fields ``want`` (``None``: no such resource may exist) are not validated yet. Raises ``InvalidField``.
     """
     if not isinstance(items, list):
         raise InvalidField("body", "must be a list of {key, want} objects")

@@ -24,8 +24,8 @@ class MagnetarError(Exception):
     request_id: Optional[str] = None
 
     def __init__(self, message: Optional[str] = None, **details: Any) -> None:
-        """Create the error with its *message*, by default the class docstring. *details*: JSON values for programs,
-        such as ``field``, ``rule`` and ``uuids``.
+        """Create the error. *message*: by default the docstring of the class. *details*: values for programs that can
+        be encoded as JSON, such as ``field``, ``rule`` and ``uuids``.
         """
         self.message = message or " ".join((type(self).__doc__ or "").split())
         self.details = details
@@ -33,12 +33,14 @@ class MagnetarError(Exception):
 
     @property
     def retry_after(self) -> Optional[float]:
-        """Return the seconds in the answer's ``Retry-After`` header; ``None`` where it has none."""
+        """Return the seconds in the header ``Retry-After`` of the response that caused this error; ``None`` if it has
+        none.
+        """
         header = str((self.details.get("headers") or {}).get("Retry-After", ""))
         return float(header) if header.isdecimal() else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the error as answers show it: ``{"code": str, "message": str, "details": {...}}``."""
+        """Return the error as the API reports it: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
 
 
@@ -296,7 +298,7 @@ ERRORS = {
 
 
 def error_from_dict(answer: Mapping[str, Any]) -> MagnetarError:
-    """Return the error that *answer* of an agent describes (see ``MagnetarError.as_dict``)."""
+    """Return the exception for *answer*, an error in a response of the API, as ``MagnetarError.as_dict`` returns it."""
     cls = ERRORS.get(str(answer.get("code")), MagnetarError)
     error = cls.__new__(cls)
     MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
@@ -305,8 +307,8 @@ def error_from_dict(answer: Mapping[str, Any]) -> MagnetarError:
 
 
 def mask_unforeseen_error(error: Exception) -> MagnetarError:
-    """Return the error that callers see in place of an unforeseen exception: ``NoSpace`` for a full disk, otherwise a
-    ``MagnetarError`` without its message.
+    """Return the error to report to the client instead of the unexpected exception *error*, whose text may contain
+    internals: ``NoSpace`` for a full disk, otherwise a general ``MagnetarError``.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace("The host has no room left (%s). Free some, then repeat the call." % error.strerror)
@@ -314,7 +316,8 @@ def mask_unforeseen_error(error: Exception) -> MagnetarError:
 
 
 def abbreviate_names(names: Sequence[str], most: int = 5) -> str:
-    """Return *names* for a message, separated by commas: the first *most*, and how many more there are."""
+    """Return the first *most* of *names*, separated by commas, followed by the number of omitted names, for a message.
+    """
     more = len(names) - most
     return ", ".join(names[:most]) + (" and %d more" % more if more > 0 else "")
 

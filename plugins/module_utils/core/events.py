@@ -16,7 +16,7 @@ SHARE_TAG = Text(1, 36, r"[A-Za-z0-9-]+", "must be letters, digits and hyphens")
 
 
 class EventRequest(Kind):
-    """Body of ``POST /v1/{kind}/{key}/events``: a one-time action, such as a reboot."""
+    """Body of ``POST /v1/{kind}/{key}/events``, which performs a one-time action on a resource, such as a reboot."""
 
     noun, plural = "event", "events"
 
@@ -31,8 +31,8 @@ class EventRequest(Kind):
 
 
 def subject_of_event(sent: Mapping[str, Any]) -> Optional[str]:
-    """Return the name of the resource that an event creates, such as an image; ``None`` for an event that creates none.
-    *sent*: the body of the request.
+    """Return the name of the new resource, such as an image, that a one-time action creates; ``None`` if the action
+    creates none. *sent*: the body of the request.
     """
     name = (sent.get("args") or {}).get("name")
     return name if isinstance(name, str) else None

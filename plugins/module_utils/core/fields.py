@@ -32,13 +32,14 @@ UNSET = _Unset()
 
 
 class Field:
-    """One property of a kind: its value type, its description, and the operations that use it.
+    """A field of a resource type: its value type, its description, and *on*, the operations that use it (create,
+    update, show, list).
 
-    *on* names the operations (create, update, show, list). *option* is the name in Ansible where it differs, *aliases*
-    are further names there; ``option=False`` hides the field from modules. *secret* keeps the value out of logs, diffs
-    and Ansible output. *default* is the value of an omitted field at creation. *required* fields must be set at
-    creation. ``compared=False``: the field describes how to make the resource, so a difference in it is no change.
-    ``kept=False``: an agent has the value only during the request, and stores it nowhere.
+    *option*: the field's name in Ansible modules if it differs there; ``False``: modules do not have the field.
+    *aliases*: further names in modules. *secret*: logs, diffs and Ansible output do not show the value. *default*: the
+    value of an omitted field at creation. *required*: the field must be set at creation. ``compared=False``: the field
+    only says how to create the resource, so a different value is no change. ``kept=False``: agents use the value during
+    the request only, and do not store it.
     """
 
     def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
@@ -54,14 +55,16 @@ class Field:
         self.name = ""
 
     def named(self, name: str) -> Field:
-        """Set the field's name to *name*, the attribute of the kind that declares it, and return the field."""
+        """Set the field's name to *name*, the class attribute that holds the field, and return the field."""
         self.name = name
         if self.option is None:
             self.option = name
         return self
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Return *value* in its normal form. Raises ``InvalidField``, without the value of a secret field."""
+        """Validate *value* and return it in normal form. *path*: the field's name in errors. Raises ``InvalidField``;
+        the error of a secret field does not contain the value.
+        """
         try:
             return self.value.check(value, path, version)
         except InvalidField as error:
@@ -71,7 +74,9 @@ class Field:
 
 
 class _Fields:
-    """The check of documents against a list of fields; shared by ``Kind`` and ``Record``."""
+    """Functions that validate documents (mappings of field names to values) against declared fields; shared by ``Kind``
+    and ``Record``.
+    """
 
     @staticmethod
     def collect(namespace: Mapping[str, Any]) -> tuple[Field, ...]:
@@ -79,15 +84,17 @@ class _Fields:
 
     @staticmethod
     def by_operation(fields: Sequence[Field]) -> dict[str, dict[str, Field]]:
-        """Return, for each operation (create, update, show, list), its *fields* by name."""
+        """Return the *fields* by operation (create, update, show, list) and by name."""
         return {operation: {f.name: f for f in fields if operation in f.on} for operation in ALWAYS.split()}
 
     @staticmethod
     def check_document(fields: Mapping[str, Mapping[str, Field]], document: Any, path: str, version: Optional[Version],
                        operation: str, partial: bool = False) -> dict[str, Any]:
-        """Check *document* and return it in normal form. Raises ``InvalidField``. *fields*: the result of
-        ``by_operation``; *operation*: its key. *path*: the prefix of field names in errors. *partial*: required fields
-        may be missing.
+        """Validate *document*, a mapping of field names to values, and return it in normal form. Raises
+        ``InvalidField``.
+
+        *fields*: the result of ``by_operation``. *operation*: create, update, show or list. *path*: a prefix of field
+        names in errors. *partial*: required fields may be missing.
         """
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
@@ -120,8 +127,8 @@ UNKNOWN = "is not a known field"
 
 
 def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str]) -> str:
-    """Return the rule in the error for a document that has a field *name* which is not *allowed*. *fields*: the names
-    of all fields of the kind.
+    """Return the error text for the field *name*, which a request must not set. *allowed*: the fields that the request
+    may set. *fields*: all fields of the resource type.
     """
     if name in fields:
         return "cannot be set here; it is reported only, or fixed when the resource is made"
@@ -130,7 +137,7 @@ def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str])
 
 
 class Record(Value):
-    """An object value with fields of its own: ``Record(vcpus=Field(...), ram=Field(...))``."""
+    """The value type of an object that has declared fields: ``Record(vcpus=Field(...), ram=Field(...))``."""
 
     form = (dict,)
 
@@ -142,7 +149,7 @@ class Record(Value):
         return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
-        """Check *value*, which has new values of some of the record's fields, and return it in normal form. Raises
+        """Validate *value*, which has only the fields that change, and return it in normal form. Raises
         ``InvalidField``.
         """
         return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
@@ -158,7 +165,9 @@ class Record(Value):
 
 
 class Kind:
-    """The declaration of a resource type: its fields, and its names in routes and modules (``noun``, ``plural``)."""
+    """The declaration of a resource type, such as server or flavor: its fields, and its names in routes and modules
+    (``noun`` and ``plural``).
+    """
 
     noun: ClassVar[str] = ""
     plural: ClassVar[str] = ""
@@ -201,28 +210,30 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether the immutable field *_name* may change from *_old* to *_new* as an exception; by default
-        never.
+        """Return whether the field *_name* may change from *_old* to *_new* although it is immutable in general.
+        Subclasses override this for exceptions.
         """
         return False
 
     @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
-        """Return whether a rebuild may change the immutable field *name* from *_old* to *_new*."""
+        """Return whether a rebuild may change the field *name* from *_old* to *_new*, although the field is immutable
+        otherwise.
+        """
         return name in cls.rebuilt
 
     @classmethod
     def check(cls, document: Any, operation: str = CREATE, partial: bool = False) -> dict[str, Any]:
-        """Return *document* in normal form. Raises ``InvalidField`` naming the field and the rule.
-
-        *partial* lets required fields be missing: the document has only the fields to change.
+        """Validate *document*, a mapping of field names to values, for *operation* (create, update, show or list), and
+        return it in normal form. *partial*: required fields may be missing, because *document* has only the fields to
+        change. Raises ``InvalidField``.
         """
         return _Fields.check_document(cls._by_operation, document, "", None, operation, partial)
 
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
-        """Raise ``InvalidField`` unless *document* has all fields that a new resource requires; null counts as missing.
-        Of the values, only the name is checked, since it may come from the key of the request.
+        """Raise ``InvalidField`` if *document* lacks a field that a new resource requires; null counts as missing. No
+        values are validated except ``name``, which may come from the key in the request.
         """
         create_fields = cls._by_operation[CREATE]
         for name, field in create_fields.items():
@@ -233,12 +244,12 @@ class Kind:
 
     @classmethod
     def schema(cls, operation: str = CREATE) -> dict[str, Any]:
-        """Return the JSON Schema of a document of this kind for *operation*."""
+        """Return the JSON Schema of a resource of this type in *operation* (create, update, show or list)."""
         return _Fields.schema(cls.fields, None, operation)
 
     @classmethod
     def field(cls, name: str) -> Field:
-        """Return the field *name*. Raises ``KeyError`` when there is none."""
+        """Return the field *name* of the resource type. Raises ``KeyError`` if there is none."""
         for field in cls.fields:
             if field.name == name:
                 return field
@@ -251,13 +262,13 @@ class Kind:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Return the values of omitted fields at creation."""
+        """Return the defaults of the fields that a request to create a resource may omit."""
         return {f.name: f.default for f in cls.settable() if f.default is not UNSET}
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current* (an existing document), with fields reset to their defaults if *requested* sets an
-        alternative to them: a request for an image resets a snapshot as the source.
+        """Return *current*, the fields of an existing resource, after the alternatives of *requested* fields are reset
+        to their defaults. For example, a requested source image resets the source snapshot.
         """
         chosen = {name for name, value in requested.items() if value is not None}
         dropped = {name for group in cls.alternatives if group & chosen for name in group - set(requested)}
@@ -270,5 +281,7 @@ class Kind:
 
     @classmethod
     def passing(cls) -> frozenset[str]:
-        """Return the names of fields whose values are used only during a request, and never stored (``kept=False``)."""
+        """Return the names of fields whose values are used only during a request, and not stored
+        (``Field(kept=False)``).
+        """
         return cls._passing

@@ -25,8 +25,8 @@ SECTOR = 512
 
 
 class Facts(NamedTuple):
-    """The result of an inspection. *format* is raw, qcow2, vmdk, iso, aki or ari; *virtual_size* is the size that a
-    guest sees, in bytes.
+    """The result of an image inspection. *format*: raw, qcow2, vmdk, iso, aki or ari. *virtual_size*: the size of the
+    disk that a guest sees, in bytes.
     """
 
     format: str
@@ -34,10 +34,11 @@ class Facts(NamedTuple):
 
 
 def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False) -> Facts:
-    """Return the format and virtual size of content of *size* bytes that begins with *head*. *head* has ``HEAD`` bytes,
-    or all of the content. *claimed* is the format that the user states; it only decides whether a bare compressed file
-    may be a ramdisk. *encrypted*: accept only a qcow2 that is encrypted with LUKS; without it, encrypted content is
-    refused. Raises ``ImageRefused`` with the reason, and no other error, whatever the bytes are.
+    """Return the format and virtual size of an image of *size* bytes that begins with *head*: ``HEAD`` bytes, or the
+    whole content. Raises only ``ImageRefused``, with the reason.
+
+    *claimed*: the format that the user states; it only decides whether a compressed file may be a ramdisk. *encrypted*:
+    the image must be a qcow2 that is encrypted with LUKS; otherwise encrypted images are refused.
     """
     if not size:
         raise ImageRefused("The image is empty.")
@@ -58,8 +59,9 @@ def _inspect(head: bytes, size: int, claimed: Optional[str]) -> Facts:
 
 
 def detect_image_format(head: bytes, claimed: Optional[str] = None) -> str:
-    """Return the format of content that begins with *head*, for callers that need it before the rest arrives. Only
-    ``inspect_image`` decides whether the content is safe. Raises ``ImageRefused`` for formats that are not accepted.
+    """Return the format of an image that begins with *head*, for callers that need it before the whole image has
+    arrived. Only ``inspect_image`` decides whether the content is safe. *claimed*: as in ``inspect_image``. Raises
+    ``ImageRefused`` for formats that are not accepted.
     """
     names = disk_formats(head)
     boot = _boot_format(head, claimed)
@@ -90,13 +92,15 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Return the disk formats whose signatures are in *head*, the beginning of the content; empty for raw content."""
+    """Return the disk formats whose signatures *head*, the beginning of an image, has; empty for raw content."""
     formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
     return formats | {"vmdk"} if _describes_vmdk(head) else formats
 
 
 def _describes_vmdk(head: bytes) -> bool:
-    """Return whether the content is a VMDK descriptor, which builds a disk from other files (extents)."""
+    """Return whether *head*, the beginning of an image, is a VMDK descriptor, which refers to other files (extents)
+    with the content.
+    """
     text = head.split(b"\0", 1)[0].lower()
     return text.lstrip().startswith(b"# disk descriptorfile") or (
         not head[:SECTOR].translate(None, _TEXT) and b'createtype="' in text)
@@ -179,8 +183,8 @@ _DESCRIBED = slice(SECTOR, 21 * SECTOR)
 
 
 def _vmdk(head: bytes, _size: int) -> Facts:
-    """Return the facts of a VMDK. Raises ``ImageRefused`` unless it is one sparse file without extents in other files,
-    which QEMU would open.
+    """Return format and size of a VMDK image that begins with *head*. Raises ``ImageRefused`` unless it is a single
+    sparse file. QEMU would open the other files of a VMDK with several.
     """
     if len(head) < _DESCRIBED.stop or not head.startswith(b"KDMV"):
         raise ImageRefused("The header of the VMDK is cut short.")
@@ -210,7 +214,9 @@ def _vmdk(head: bytes, _size: int) -> Facts:
 
 
 def vmdk_size(head: bytes) -> int:
-    """Return the bytes that a guest sees of an accepted VMDK. Raises ``ImageRefused`` for any other content."""
+    """Return the virtual size in bytes of a VMDK image that begins with *head*. Raises ``ImageRefused`` for any other
+    content.
+    """
     return _vmdk(head, len(head)).virtual_size
 
 
@@ -219,8 +225,8 @@ NAME_MAX = 1023
 
 
 class Qcow2Header(NamedTuple):
-    """Fields of a qcow2 header: the size that a guest sees in bytes, the name of the backing file (``None`` without
-    one), and whether the content is encrypted.
+    """Fields of a qcow2 header: the size of the disk that a guest sees in bytes, the name of the backing file (``None``
+    if there is none), and whether the content is encrypted.
     """
 
     virtual_size: int
@@ -229,10 +235,9 @@ class Qcow2Header(NamedTuple):
 
 
 def qcow2_header(head: bytes) -> Qcow2Header:
-    """Return the header of a disk that a guest may have written through a broken QEMU. *head* is the beginning of the
-    disk. The caller must compare the name of the backing file with the file that the disk was made on. Raises
-    ``ImageRefused`` for content that is no qcow2, for a qcow2 with an external data file, and when the name is not in
-    *head*.
+    """Return the header of a qcow2 disk that begins with *head*. A guest may have forged it, so the caller must compare
+    the name of the backing file with the file that the disk was created on. Raises ``ImageRefused`` for other formats,
+    for a qcow2 with an external data file, and if the name is not in *head*.
     """
     if len(head) < 72 or head[:4] != b"QFI\xfb":
         raise ImageRefused("It is no qcow2.")
@@ -251,8 +256,8 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``. Raises ``ImageRefused``. *claimed*: see
-    ``inspect_image``.
+    """Return ``aki`` if *head* begins a kernel, ``ari`` if it begins a ramdisk, otherwise ``None``. *claimed*: as in
+    ``inspect_image``. Raises ``ImageRefused`` for other compressed files.
     """
     if _is_kernel(head):
         return "aki"
@@ -272,8 +277,8 @@ def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
 
 
 def _is_kernel(head: bytes) -> bool:
-    """Return whether *head* begins a Linux bzImage (boot protocol header at 0x202), or a PE file such as a kernel with
-    an EFI stub.
+    """Return whether *head* begins a Linux kernel: a bzImage (boot protocol header at 0x202), or a PE file such as a
+    kernel with EFI stub.
     """
     if head[0x1FE:0x200] == b"\x55\xaa" and head[0x202:0x206] == b"HdrS":
         return True
@@ -284,12 +289,14 @@ def _is_kernel(head: bytes) -> bool:
 
 
 def _is_cpio(head: bytes) -> bool:
-    """Return whether *head* begins a newc cpio archive, the format of an initramfs; zeros may precede it."""
+    """Return whether *head* begins a newc cpio archive, the format of an initramfs. It may begin with zeros."""
     return head.lstrip(b"\0")[:6] in (b"070701", b"070702")
 
 
 def _beginning(head: bytes, opener: Callable[[bytes], bytes]) -> bytes:
-    """Return the first bytes of compressed content, decompressed by *opener*; empty when the content is damaged."""
+    """Return the first bytes of the compressed content *head*, decompressed by the function *opener*; empty if the
+    content is damaged.
+    """
     try:
         return opener(head[:_COMPRESSED])
     except (OSError, zlib.error, lzma.LZMAError, EOFError, ValueError):

@@ -29,8 +29,8 @@ REFUSED: Sequence[tuple[str, Sequence[Any], str]] = (
 
 
 class LocalDisk(NamedTuple):
-    """A local disk. *file*: its name in the server's folder. *size*: bytes. *label*: label of its content, ``swap`` or
-    a file system. *device*: its name on a virtio bus, in the guest's order of disks.
+    """An ephemeral or swap disk of a server. *file*: its file name in the server's directory. *size*: its bytes.
+    *label*: the label of its file system, or ``swap``. *device*: its device name on a virtio bus, such as vdb.
     """
 
     file: str
@@ -40,18 +40,18 @@ class LocalDisk(NamedTuple):
 
 
 def is_blank(item: Item) -> bool:
-    """Return whether an item of a block device mapping is an ephemeral or swap disk."""
+    """Return whether *item* of a block device mapping is an ephemeral disk or the swap disk."""
     return item["source_type"] == "blank" and item.get("destination_type") in (None, "local")
 
 
 def is_swap(item: Item) -> bool:
-    """Return whether a blank local item of a block device mapping is the swap disk."""
+    """Return whether *item* of a block device mapping, a blank local disk, is the swap disk."""
     return bool(item.get("guest_format") == "swap")
 
 
 def blank_disk_files(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
-    """Yield each blank local item of *mapping* with its file name in the server's folder. The names of ephemeral disks
-    after the first have a number.
+    """Yield each blank local disk in the block device *mapping* (the item of the mapping) with its file name in the
+    server's directory. Ephemeral disks after the first have a number in the name.
     """
     at = 0
     for item in filter(is_blank, mapping):
@@ -63,9 +63,9 @@ def blank_disk_files(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
 
 
 def flavor_local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[LocalDisk]:
-    """Return the local disks of a server of *flavor*: ephemeral disks in the order of *mapping*, then the swap disk.
-    An ephemeral disk without a size in *mapping* gets the flavor's whole ephemeral size (GiB). The swap disk is at
-    most as large as the flavor's swap (MiB).
+    """Return the ephemeral disks and the swap disk of a server with this *flavor* and block device *mapping*. Ephemeral
+    disks are in the order of *mapping*; one without a size gets the whole ephemeral size of the flavor (GiB). The swap
+    disk is last, and at most as large as the flavor's swap (MiB).
     """
     if not (mapping or flavor["ephemeral"] or flavor["swap"]):
         return []

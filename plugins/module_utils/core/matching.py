@@ -17,7 +17,7 @@ TEXTS: Dict[str, Callable[[str, str], bool]] = {
 
 
 def parse_finite(text: str) -> Optional[float]:
-    """Return the number in *text*; ``None`` where it is not a finite number."""
+    """Return the number in *text*; ``None`` if *text* is not a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -26,8 +26,8 @@ def parse_finite(text: str) -> Optional[float]:
 
 
 def matches_extra_spec(value: Any, text: str) -> bool:
-    """Return whether a *value* of a host or pool (text, number, list of texts) satisfies the *text* of an extra spec,
-    such as ``>= 4``.
+    """Return whether *value*, a property of a host or of a volume pool, satisfies *text*, the value of an extra spec
+    such as ``>= 4`` or ``<in> ssd``. *value*: a string, a number or a list of strings.
     """
     first, _space, operand = text.strip().partition(" ")
     operand = operand.strip()

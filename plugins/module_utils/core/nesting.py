@@ -14,7 +14,9 @@ DEEPEST = 100
 
 
 def check_nesting(document: Any, content: bytes) -> Any:
-    """Return *document*, read from *content*. Raises ``InvalidRequest`` when it is nested too deeply."""
+    """Raise ``InvalidRequest`` if the JSON *document* has more than ``DEEPEST`` levels; otherwise return it. *content*:
+    the bytes of the document, before it was parsed.
+    """
     if content.count(b"{") + content.count(b"[") > DEEPEST:
         level = [document]
         for _depth in range(DEEPEST):

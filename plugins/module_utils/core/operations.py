@@ -32,17 +32,19 @@ CURRENT: contextvars.ContextVar[Optional[Operation]] = contextvars.ContextVar("o
 
 
 def utc_timestamp() -> str:
-    """Return the current time as documents and answers show it: ISO 8601, UTC, whole seconds."""
+    """Return the current time in the format of the API: ISO 8601, UTC, whole seconds."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Operation:
-    """One piece of work. A cancel takes effect where its function calls ``advance`` or ``raise_if_cancelled``.
+    """Work that a request started and that may take long, with its progress and outcome. It can be cancelled when its
+    function calls ``advance`` or ``raise_if_cancelled``.
 
-    *status* is ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress* is ``{done, total, unit, phase}``;
-    *total* is ``None`` while it is unknown. *result* is the function's return value; *error* is ``{code, message,
-    details}``. *project*: its project, in a cloud. *cloud*: whether a cloud requested it from an agent. *subject*: the
-    name of the product of an event, such as an image.
+    *status*: ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress*: ``{done, total, unit, phase}``;
+    *total* is ``None`` while it is unknown. *result*: the return value of the function. *error*: ``{code, message,
+    details}``. *name*, *kind*, *key*: the kind of work, and the type and key of its resource. *project*: the project in
+    a cloud. *cloud*: whether a cloud sent the request to the agent. *subject*: the name of the resource that an event
+    creates, such as an image.
     """
 
     def __init__(self, name: str, kind: Optional[str] = None, key: Optional[str] = None,
@@ -76,29 +78,31 @@ class Operation:
         self.gives_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def advance(self, done: int, total: Optional[int] = None, unit: str = "bytes", phase: Optional[str] = None) -> None:
-        """Report that *done* of *total* (``None``: unknown) is done, in *unit*, and the *phase* of the work (default:
-        the same as before). Raises ``Cancelled`` after a cancel.
+        """Record that *done* of *total* (``None``: unknown) is done, in *unit*. *phase*: a name of the current phase
+        (default: unchanged). Raises ``Cancelled`` if the operation was cancelled.
         """
         self.raise_if_cancelled()
         self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
 
     def raise_if_cancelled(self) -> None:
-        """Raise ``Cancelled`` after a cancel."""
+        """Raise ``Cancelled`` if a cancellation was requested."""
         if self._cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        """Stop the work at its next ``advance`` or ``raise_if_cancelled``. Does nothing after its end."""
+        """Request that the work stops at its next call of ``advance`` or ``raise_if_cancelled``. No effect after its
+        end.
+        """
         self._cancelled.set()
 
     @property
     def cancelling(self) -> bool:
-        """Return whether a cancel was requested."""
+        """Return whether a cancellation was requested."""
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the operation waits for other work and lets another operation run in its place. A
-        nested context has no effect.
+        """Return a context manager. Inside the context the operation only waits for other work, so another operation
+        may run in its place. Nested contexts have no effect.
         """
         return nullcontext() if self._waits else self._waiting()
 
@@ -112,16 +116,17 @@ class Operation:
             self._waits = False
 
     def forget(self) -> None:
-        """Delete the result after the caller has received it; the results of a thousand batches would fill the memory.
-        """
+        """Delete the result after the caller has received it, to save memory: the result of a batch may be large."""
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Wait at most *seconds* (``None``: without limit) for the end of the work. Return whether it has ended."""
+        """Wait until the work has ended, at most *seconds* (``None``: no limit). Return whether it has ended."""
         return self._ended.wait(seconds)
 
     def then(self, listener: Callable[[Operation], None]) -> None:
-        """Call *listener* with the operation after its end, from its thread; immediately when it has ended already."""
+        """Call *listener* with the operation when it has ended, in the operation's thread; immediately if it has ended
+        already.
+        """
         with self._lock:
             if not self._ended.is_set():
                 self._then.append(listener)
@@ -129,7 +134,7 @@ class Operation:
         listener(self)
 
     def as_dict(self, outcome: bool = True) -> dict[str, Any]:
-        """Return the operation as answers show it, without its result if not *outcome* (in lists)."""
+        """Return the operation as the API reports it. *outcome*: whether to include the result."""
         shown = {
             "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "subject": self.subject,
             "request_id": self.request_id, "caller": self.caller, "status": self.status,
@@ -141,7 +146,7 @@ class Operation:
         return shown
 
     def run(self, function: Callable[[Operation], Any]) -> None:
-        """Run *function* in the current thread and record how it ends. Never raises."""
+        """Run *function* with the operation in the current thread, and record its result or error. Never raises."""
         token = CURRENT.set(self)
         try:
             self.raise_if_cancelled()
@@ -171,9 +176,9 @@ class Operation:
 
 
 class Operations:
-    """All operations of an agent: at most *workers* running ones, and the last *kept* that ended. Up to ``WAITING``
-    operations that wait for something else (``Operation.waiting``) do not count as running. *threads*: a pool of
-    threads to use, in place of own pools.
+    """The operations of an agent: at most *workers* that run at the same time, and the last *kept* that have ended. Up
+    to ``WAITING`` operations that wait for other work (``Operation.waiting``) may run in addition. *threads*: a thread
+    pool to use instead of new ones.
     """
 
     def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
@@ -191,17 +196,17 @@ class Operations:
         self._closed = self._given_up = False
 
     def start(self, name: str, function: Callable[[Operation], Any], stream: bool = False, **labels: Any) -> Operation:
-        """Start *function(operation)* in a thread, and return the new operation. *labels*: ``kind``, ``key``,
-        ``request_id``, ``caller``.
+        """Start *function* in a thread with a new operation as its argument, and return the operation. *labels*:
+        further arguments of ``Operation``, such as ``kind``, ``key``, ``request_id``, ``caller``.
 
-        The operation may wait for a free thread; until then its progress says ``waiting``. *stream*: the function
-        receives content at the pace of a client, so it gets a thread of a separate pool and delays no other work.
+        If all workers are busy, the operation waits, with the phase ``waiting``. *stream*: the function receives an
+        upload at the speed of the client, so it runs in a separate thread pool and delays no other work.
         """
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Start *function* for the existing *operation*, and return the operation; see ``start``. Raises
-        ``HypervisorDown`` after ``close``.
+        """Start *function* in a thread with the existing *operation* as its argument, and return the operation.
+        *stream*: as in ``start``. Raises ``HypervisorDown`` after ``close``.
         """
         operation.progress["phase"] = "waiting"
         with self._lock:
@@ -221,8 +226,8 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Add *freed* (may be negative) to the number of operations that may start now, and start as many queued ones
-        as that number allows.
+        """Add *freed* (may be negative) to the number of free worker slots, and start queued operations in the free
+        slots.
         """
         with self._lock:
             self._places += freed
@@ -238,8 +243,8 @@ class Operations:
 
     @contextmanager
     def _lending_place(self) -> Iterator[None]:
-        """Within the context, let a queued operation run in addition to the calling one, unless ``WAITING`` operations
-        wait already. After the context the calling operation continues immediately.
+        """Inside the context, let a queued operation run in addition to the calling operation, which only waits. No
+        effect if ``WAITING`` operations wait already. The calling operation continues after the context without delay.
         """
         gives = self._waiting_places.acquire(blocking=False)
         if gives:
@@ -268,13 +273,14 @@ class Operations:
             _call_listener(listener, operation)
 
     def forget(self, operation: Operation) -> None:
-        """Remove an ended operation from the list of operations, after its caller has received the outcome."""
+        """Remove *operation*, which has ended, from the list of operations, after its caller has received the result.
+        """
         with self._lock:
             operation.kept = False
             self._ended.pop(operation.id, None)
 
     def get(self, id: str) -> Operation:
-        """Return the operation with this id. Raises ``NotFound``."""
+        """Return the operation *id*. Raises ``NotFound``."""
         with self._lock:
             operation = self._running.get(id) or self._ended.get(id)
         if operation is None:
@@ -283,16 +289,16 @@ class Operations:
         return operation
 
     def list(self) -> list[Operation]:
-        """Return all known operations, oldest first."""
+        """Return all running operations and the last ended ones, oldest first."""
         with self._lock:
             return [*self._ended.values(), *self._running.values()]
 
     def running(self) -> int:
-        """Return the number of operations that run or wait."""
+        """Return the number of operations that have not ended."""
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Request the cancellation of the operation *id*, and return the operation. Raises ``Conflict`` when it has
+        """Request the cancellation of the operation *id*, and return it. Raises ``Conflict`` if it has already
         succeeded or failed.
         """
         operation = self.get(id)
@@ -302,7 +308,9 @@ class Operations:
         return operation
 
     def listen(self, listener: Callable[[Operation], None]) -> Callable[[], None]:
-        """Call *listener* with each operation that ends, from its thread. Return a function that unsubscribes it."""
+        """Call *listener* with each operation when it has ended, in the operation's thread. Return a function without
+        parameters that removes the listener.
+        """
         with self._lock:
             self._listeners.append(listener)
 
@@ -314,8 +322,8 @@ class Operations:
         return stop
 
     def close(self, grace: float = 0.0) -> None:
-        """Refuse new work. Give running operations *grace* seconds, then cancel them and wait as long again (at least 1
-        s). A second call does not wait for operations that still run then.
+        """Refuse new operations, and wait *grace* seconds for the running ones. Then cancel these, and wait the same
+        time again, at least 1 s. A second call does not wait again for operations that are still running.
         """
         with self._lock:
             self._closed = True

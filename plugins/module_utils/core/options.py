@@ -18,7 +18,9 @@ DIRECT = ("auto", "always", "never")
 
 
 class Option(Field):
-    """An option of a module, not of a kind: its default is applied, and the environment variable *env* may set it."""
+    """An option of a module that is not a field of a resource, such as the endpoint. Its default is applied if it is
+    omitted. *env*: the environment variable that may set it.
+    """
 
     def __init__(self, value: Value, doc: str, env: Optional[str] = None, **kwargs: Any) -> None:
         super().__init__(value, doc, **kwargs)
@@ -26,14 +28,14 @@ class Option(Field):
 
 
 class File(Text):
-    """The type of paths of files on the machine where the module runs."""
+    """The value type of paths of files on the machine where the module runs."""
 
     def option(self) -> dict[str, Any]:
         return {"type": "path"}
 
 
 def name_options(**options: Field) -> tuple[Field, ...]:
-    """Return *options* as a tuple, each option with its keyword as its name."""
+    """Set the name of each option to its keyword, and return the options as a tuple."""
     return tuple(option.named(name) for name, option in options.items())
 
 
@@ -82,21 +84,21 @@ WAITING = name_options(
 
 
 def options_spec(fields: Iterable[Field], fallback: Any = None) -> dict[str, Any]:
-    """Return the argument spec of *fields* for ``AnsibleModule``.
+    """Return the argument spec of ``AnsibleModule`` for *fields*.
 
-    *fallback* is Ansible's ``env_fallback``, passed by the caller because the core does not import Ansible.
+    *fallback*: Ansible's function ``env_fallback``. The caller passes it, because this package does not import Ansible.
     """
     return {name: _spec(field, fallback) for name, field in _visible(fields)}
 
 
 def options_documentation(fields: Iterable[Field]) -> dict[str, Any]:
-    """Return the ``options:`` mapping of *fields* for ``ansible-doc``."""
+    """Return the documentation of *fields* for ``ansible-doc``: the mapping ``options``."""
     return {name: _documented(field) for name, field in _visible(fields)}
 
 
 def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
-    """Return the ``options:`` mapping of *fields* for a plugin: with environment variables, which Ansible reads for
-    plugins, and with paths as plain texts, which plugins expand themselves.
+    """Return the documentation of *fields* for a plugin: the mapping ``options``. Unlike for modules, Ansible itself
+    reads the environment variables, and paths have the type ``str``, because plugins expand them.
     """
     options = options_documentation(fields)
     options.pop("direct", None)
@@ -110,10 +112,9 @@ def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def check_options(options: Iterable[Field], params: Mapping[str, Any], prefix: str = "") -> None:
-    """Check the rules of *options* that an argument spec cannot express: the range of numbers, and non-empty texts.
-
-    Raises ``InvalidField``; *prefix* precedes the name of the option in the error. Fields of kinds are checked by the
-    agent.
+    """Raise ``InvalidField`` if *params* break a rule of *options* that an argument spec cannot express: the range of a
+    number, or a non-empty text. *prefix*: a prefix of the option's name in the error. Fields of resources are not
+    checked; the agent validates them.
     """
     for name, option in _visible(options):
         if params.get(name) is not None and isinstance(option, Option) and _bounded(option.value):
@@ -121,7 +122,7 @@ def check_options(options: Iterable[Field], params: Mapping[str, Any], prefix: s
 
 
 def bounded_options(options: Iterable[Field]) -> tuple[Field, ...]:
-    """Return the *options* whose values ``check_options`` checks."""
+    """Return the *options* that ``check_options`` checks: numbers with a range, and non-empty texts."""
     return tuple(option for _name, option in _visible(options)
                  if isinstance(option, Option) and _bounded(option.value))
 
@@ -131,19 +132,21 @@ def _bounded(value: Value) -> bool:
 
 
 def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of ``Client`` that the module parameters *params* set."""
+    """Return the keyword arguments for ``Client`` from the module parameters *params*."""
     arguments = {name: params.get(name) for name in ("endpoint", "token", "ca_cert", "client_cert", "client_key")}
     return dict(arguments, validate_certs=params.get("validate_certs", True),
                 connect_timeout=params.get("api_timeout") or 5, timeout=params.get("timeout") or 180)
 
 
 def requested_fields(fields: Iterable[Field], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{field name: value}`` of the settable *fields* that *params* set."""
+    """Return the values that the module parameters *params* set, by the name of the field in *fields*. Options that are
+    omitted or ``None`` are not included.
+    """
     return {field.name: params[name] for name, field in _visible(fields) if params.get(name) is not None}
 
 
 def _visible(fields: Iterable[Field]) -> Iterator[tuple[str, Field]]:
-    """Yield the fields that modules show, each with its option name."""
+    """Yield (option name, field) for each of the *fields* that modules have as an option."""
     return ((field.option, field) for field in fields if isinstance(field.option, str))
 
 
@@ -152,8 +155,8 @@ def applies_default(field: Field) -> bool:
 
 
 def _shape(field: Field) -> dict[str, Any]:
-    """Return what the argument spec and the documentation of *field* have in common: type, choices, default and the
-    like.
+    """Return the keys that the argument spec and the documentation of *field* share: type, choices, required, default
+    and aliases.
     """
     shape = dict(field.value.option())
     shape.pop("options", None)
@@ -167,7 +170,7 @@ def _shape(field: Field) -> dict[str, Any]:
 
 
 def _inner(value: Value) -> tuple[Field, ...]:
-    """Return the fields of the record type *value*, or of records in the list type *value*; otherwise empty."""
+    """Return the fields of *value* if it is a ``Record`` or a list of records; otherwise an empty tuple."""
     if isinstance(value, ListOf):
         value = value.item
     return value.fields if isinstance(value, Record) else ()
@@ -199,7 +202,8 @@ def _documented(field: Field) -> dict[str, Any]:
 
 
 def _default_notes(field: Field) -> Iterator[str]:
-    """Yield sentences for the documentation of *field*: the effect of omitting it, and that it is immutable."""
+    """Yield sentences for the documentation of *field*: its default or that it is required, and whether it can change.
+    """
     if field.default is not UNSET:
         yield "The default of a new resource is %s. Omitted later, the value stays." % _describe_value(field.default)
     elif field.required:

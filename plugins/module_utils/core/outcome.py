@@ -11,19 +11,17 @@ from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Return whether *answer* is the answer to a request with status 202: it contains an operation instead of the
-    requested resource.
-    """
+    """Return whether *answer* contains a running operation instead of the requested resource (HTTP status 202)."""
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 
 def follow_operation(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
                      progress: Optional[Callable[[Document], None]] = None) -> Document:
-    """Wait for the end of the operation in a 202 *answer*, and return the last answer: with the ended operation, or an
-    answer of *look* that has no operation. Raises ``TimedOut`` at *deadline*.
+    """Wait until the operation in *answer* (see ``is_operation``) has ended, and return the last answer: the ended
+    operation, or the resource. Raises ``TimedOut`` at *deadline* (on the monotonic clock).
 
-    *look*: a function that fetches an operation by its id, and may wait for its end. *progress*: a function that is
-    called with each state of the operation.
+    *look*: a function that fetches the operation by its id, and may wait for its end. *progress*: called with each
+    state of the operation.
     """
     pause, asked_at = 0.0, 0.0
     while is_operation(answer):
@@ -42,7 +40,9 @@ def follow_operation(answer: Document, look: Callable[[str], Document], deadline
 
 
 def operation_answer(operation: Document, request_id: str) -> Document:
-    """Return the result of an ended *operation* as the answer to its request. Raises the error of a failed one."""
+    """Return the result of *operation*, which has ended, in the form of an answer to the original request. If it has
+    failed or was cancelled, raise its error.
+    """
     status = operation.get("status")
     if status == "succeeded":
         result = operation.get("result") or {}
@@ -54,7 +54,7 @@ def operation_answer(operation: Document, request_id: str) -> Document:
 
 
 def timed_out_error(operation: Document) -> TimedOut:
-    """Return the error for a caller whose timeout ends while the *operation* still runs."""
+    """Return the error that the caller's timeout has passed while *operation* is still running."""
     progress = operation.get("progress") or {}
     at = ""
     if progress.get("total"):
@@ -67,6 +67,6 @@ def timed_out_error(operation: Document) -> TimedOut:
 
 
 def attach_request_id(error: MagnetarError, request_id: str) -> MagnetarError:
-    """Set *request_id* in *error* unless it has one, and return *error*."""
+    """Set the ``request_id`` of *error*, unless it already has one, and return *error*."""
     error.request_id = error.request_id or request_id
     return error

@@ -10,7 +10,9 @@ MASK = "(hidden)"
 
 
 class Step:
-    """One step of a plan: a verb that a driver runs, its arguments, and its text for users."""
+    """A step of a plan. *verb*: the name of the operation that a driver performs. *args*: its arguments. *text*: a
+    description for users.
+    """
 
     __slots__ = ("args", "text", "verb")
 
@@ -27,14 +29,16 @@ class Step:
         return "Step(%r, %r)" % (self.verb, self.args)
 
     def as_dict(self) -> dict[str, str]:
-        """Return ``{"verb": str, "text": str}`` for answers and audit lines."""
+        """Return ``{"verb": str, "text": str}``, as answers and audit logs have it."""
         return {"verb": self.verb, "text": self.text}
 
 
 def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path: str = "") -> list[dict[str, Any]]:
-    """Return the leaves that differ: a list of ``{"path", "old", "new"}`` in order of path; a missing side is ``None``.
+    """Return the differences between two JSON values as a list of ``{"path", "old", "new"}``, in order of the paths; a
+    value that is missing is ``None``.
 
-    Mappings are compared key by key, everything else as a whole. Values of *secrets* (top-level names) are masked.
+    Mappings are compared by keys, all other values as a whole. Values of *secrets* (top-level keys) are masked. *path*:
+    the path of the two values, "" at the top level.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         differences: list[dict[str, Any]] = []
@@ -53,9 +57,10 @@ def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path:
 
 
 class Result:
-    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource after the steps, or as predicted.
+    """The outcome of a request to bring a resource to a desired state: ``changed``, the ``steps``, the differences
+    ``diff``, and the ``resource`` after the steps (in a dry run: as it would be).
 
-    ``revision``: in the result of a dry run, the revision of the resource before the steps; otherwise ``None``.
+    ``revision``: in a dry run, the revision of the resource before the steps; otherwise ``None``.
     """
 
     __slots__ = ("diff", "resource", "revision", "steps", "warnings")

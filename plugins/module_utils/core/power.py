@@ -25,8 +25,8 @@ LIVE = (RUNNING, PAUSED)
 
 
 class Power(NamedTuple):
-    """A power state. *number*: its number in Nova. *vm_state*: the vm_state of an idle server whose guest is found in
-    this state; ``None`` where it implies none.
+    """A power state. *number*: its number in Nova. *vm_state*: the vm_state that a server without a running action gets
+    if its guest has this power state; ``None``: it is not changed.
     """
 
     number: int
@@ -44,8 +44,8 @@ POWERS: Mapping[str, Power] = {
 
 
 class VmState(NamedTuple):
-    """A vm_state. *status*: its status word. *powers*: the power states that match it, the desired one first; empty for
-    any. *tasks*: status words in place of *status*, by task_state.
+    """A vm_state. *status*: the server status in the Compute API. *powers*: the power states that match it, the desired
+    one first; empty: any. *tasks*: by task_state, a server status that replaces *status*.
     """
 
     status: str
@@ -98,8 +98,8 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
-    """Return the server actions that lead from the power state *have* to *want*, as pairs of action key and verb.
-    States: those of ``WANTED``, in a cloud also ``SHELVED``.
+    """Return the server actions that change the power state from *have* to *want*, as pairs of action key (such as
+    os-stop) and agent verb (such as stop). Possible power states: ``WANTED``, and in a cloud ``SHELVED``.
     """
     if have == want:
         return ()
@@ -113,25 +113,27 @@ def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
 
 
 def verbs_between(have: str, want: str) -> tuple[str, ...]:
-    """Return an agent's verbs that lead from the power state *have* to *want*; both are states of ``WANTED``."""
+    """Return the agent's verbs (such as stop) that change the power state from *have* to *want*. Both are of
+    ``WANTED``.
+    """
     if (have, want) in DIRECT:
         return (DIRECT[have, want],)
     return tuple(verb for _key, verb in actions_between(have, want))
 
 
 def power_number(power: str) -> int:
-    """Return Nova's number of a power state; 0 (NOSTATE) for states without a number in Nova."""
+    """Return Nova's number of the power state *power*; 0 (NOSTATE) if Nova has none."""
     return POWERS[power].number if power in POWERS else 0
 
 
 def power_of_number(number: int) -> str:
-    """Return the power state with Nova's *number*; ``MISSING`` for unknown numbers."""
+    """Return the power state that has this *number* in Nova; ``MISSING`` for an unknown number."""
     return next((power_state for power_state, power in POWERS.items() if power.number == number), MISSING)
 
 
 def desired_power(vm_state: str, number: int) -> str:
-    """Return the desired power state of a server with this vm_state and Nova's *number* of its power state; ``SHELVED``
-    for a shelved server, ``OFF`` where a state cannot be desired.
+    """Return the power state that a server should have, from its *vm_state* and Nova's *number* of its power state:
+    ``SHELVED`` for a shelved server, and ``OFF`` if the power state is not one of ``WANTED``.
     """
     if vm_state in (SHELVED, OFFLOADED):
         return SHELVED
@@ -141,7 +143,9 @@ def desired_power(vm_state: str, number: int) -> str:
 
 
 def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
-    """Return the status word of a server; ``UNKNOWN`` for an unknown vm_state."""
+    """Return the server status in the Compute API (such as SHUTOFF) for a vm_state and task_state; ``UNKNOWN`` for an
+    unknown vm_state.
+    """
     row = VM_STATES.get(vm_state)
     if row is None:
         return "UNKNOWN"
@@ -149,8 +153,8 @@ def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
 
 
 def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """Return pairs of vm_state and task_states that have this status word. Task_states ``None``: all that have no
-    status word of their own. Empty for an unknown word.
+    """Return pairs (vm_state, task_states) of the servers that have this *status* in the Compute API. task_states
+    ``None``: all that have no status of their own. The list is empty for an unknown status.
     """
     states: list[tuple[str, Optional[tuple[str, ...]]]] = [
         (vm_state, tuple(task for task, name in row.tasks.items() if name == status))
@@ -159,5 +163,5 @@ def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]
 
 
 def tasks_with_status(vm_state: str) -> tuple[str, ...]:
-    """Return the task_states that replace the status word of a vm_state; empty for an unknown vm_state."""
+    """Return the task_states that change the server status of this *vm_state*; empty for an unknown vm_state."""
     return tuple(VM_STATES[vm_state].tasks) if vm_state in VM_STATES else ()

@@ -11,14 +11,18 @@ from .values import Boolean, Choices, Integer, Nullable, Text, Value
 
 
 def read_boolean(name: str, text: str) -> bool:
-    """Return the boolean in *text*: ``true`` or ``false``. Raises ``InvalidField`` naming the parameter *name*."""
+    """Parse *text*, ``true`` or ``false``, and return the boolean. Raises ``InvalidField`` for the query parameter
+    *name*.
+    """
     if text not in ("true", "false"):
         raise InvalidField(name, "must be true or false", text)
     return text == "true"
 
 
 def read_seconds(name: str, text: str) -> float:
-    """Return the seconds in *text*, from 0 to 86400. Raises ``InvalidField`` naming the parameter *name*."""
+    """Parse *text*, a number of seconds from 0 to 86400, and return it. Raises ``InvalidField`` for the query parameter
+    *name*.
+    """
     try:
         span = float(text)
     except ValueError:
@@ -29,27 +33,28 @@ def read_seconds(name: str, text: str) -> float:
 
 
 def read_number(name: str, text: str) -> int:
-    """Return the whole number in *text*. Raises ``InvalidField`` naming the parameter *name*."""
+    """Parse *text*, a whole number, and return it. Raises ``InvalidField`` for the query parameter *name*."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InvalidField(name, "must be a whole number", text)
     return int(text)
 
 
 def read_words(_name: str, text: str) -> list[str]:
-    """Return the items of *text*, separated by commas, without empty ones."""
+    """Return the items of *text*, which are separated by commas. Empty items are omitted."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def read_text(_name: str, text: str) -> str:
-    """Return the text unchanged."""
+    """Return *text* unchanged: the parser of query parameters that are strings."""
     return text
 
 
 def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
-    """Return the parser (name, text) of filters on a field of type *value*; ``None`` for lists and objects, which have
-    none.
+    """Return the parser of a query parameter that filters a list by a field of the type *value*. The parser is a
+    function with the parameters (name, text). Return ``None`` for lists and objects, because filters do not support
+    them.
 
-    A filter on choices takes several words separated by commas; the field must have one of them.
+    For ``Choices``, the parameter may have several values separated by commas, and the field must have one of them.
     """
     if isinstance(value, Nullable):
         return filter_reader(value.value)
@@ -62,17 +67,23 @@ def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
 
 
 def filter_texts(value: Any) -> list[str]:
-    """Return *value*, a filter as parsed by ``filter_reader``'s function, as the list of texts for ``fits_filters``."""
+    """Return *value*, the result of a parser of ``filter_reader``, as a list of the accepted strings for
+    ``fits_filters``.
+    """
     return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 
 def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Return whether the resource *shown* satisfies all *filters*: each field has one of the accepted texts."""
+    """Return whether the resource *shown* (its fields) matches all *filters*: for each field name, the accepted values
+    as strings.
+    """
     return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 
 
 def matches_one_text(value: Any, accepted: Container[str]) -> bool:
-    """Return whether the text of *value* is one of *accepted*; for a reference, whether its uuid or its name is."""
+    """Return whether *value*, converted to a string, is in *accepted*. For a mapping with ``id`` and ``name``, one of
+    these must be in *accepted*.
+    """
     return any(text in accepted for text in _names(value))
 
 
@@ -86,10 +97,11 @@ def _text(value: Any) -> str:
 
 def read_parameters(pairs: Iterable[tuple[str, str]], readers: Mapping[str, Callable[[str, str], Any]],
                     shown: Optional[int] = None) -> dict[str, Any]:
-    """Return the values of the parameters *pairs* (name, text), parsed by *readers*. Raises ``InvalidRequest`` for
-    unknown and repeated ones, ``InvalidField`` for invalid ones.
+    """Parse the query parameters *pairs* (name, text), and return their values by name. Raises ``InvalidRequest`` for
+    an unknown or repeated parameter, and ``InvalidField`` for an invalid value.
 
-    *shown*: number of characters of an unknown name in the message.
+    *readers*: by parameter name, the function that parses it. *shown*: how many characters of an unknown name the error
+    shows (``None``: all).
     """
     values: dict[str, Any] = {}
     for name, text in pairs:
@@ -117,7 +129,7 @@ PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
 
 
 def check_sort(parameter: str, keys: Sequence[Any]) -> None:
-    """Raise ``InvalidField`` naming *parameter* where the sort *keys* repeat, or are more than ``SORTS``."""
+    """Raise ``InvalidField`` for *parameter* if the sort *keys* have duplicates, or are more than ``SORTS``."""
     if len(keys) > SORTS or len(set(keys)) < len(keys):
         raise InvalidField(parameter, "must name %d keys at most, and each of them once" % SORTS)
 
@@ -126,9 +138,10 @@ def paginate_resources(noun: str, field_names: Collection[str], resources: list[
                        fields: Optional[Sequence[str]] = None,
                        limit: Optional[int] = None, marker: Optional[str] = None,
                        sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
-    """Return one page of *resources* (with the fields *field_names*) for the parameters ``PAGE``: at most *limit* of
-    the resources after the one with the id or name *marker*. A key of *sort* with the prefix ``-`` sorts in descending
-    order; resources without a value come last.
+    """Return one page of *resources*: at most *limit* of those after the resource with the id or name *marker*, in the
+    order of *sort*, and with only the *fields*. A key of *sort* with the prefix ``-`` sorts in descending order;
+    resources without a value are last. *noun*, *field_names*: the resource type and its fields. Raises
+    ``InvalidField``.
     """
     for parameter, names in (("sort", [key.lstrip("-") for key in sort or ()]), ("fields", fields or ())):
         for name in names:

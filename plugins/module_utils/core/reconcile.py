@@ -31,13 +31,13 @@ NO_RESOURCE = "absent"
 
 # Key and name ---------------------------------------------------------------------------------------------------
 def is_uuid_key(text: str) -> bool:
-    """Return whether *text* is a uuid rather than a name."""
+    """Return whether *text*, a key of a resource, is a uuid and not a name."""
     return bool(UUID.fullmatch(text.lower()))
 
 
 def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
-    """Return *want* in normal form, completed with the name or id in *key*. Raises ``InvalidField`` for invalid fields,
-    and where *want* and *key* name different resources.
+    """Validate *want*, the requested fields of a resource, and return them in normal form, with the name or id from
+    *key*. Raises ``InvalidField`` for invalid fields, and if *want* and *key* name different resources.
     """
     requested: Document = kind.check(dict(want), partial=True)
     field = "id" if is_uuid_key(key) else "name"
@@ -50,14 +50,14 @@ def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Docu
 
 # Differences ----------------------------------------------------------------------------------------------------
 def compared_fields(kind: type[Kind]) -> list[str]:
-    """Return the names of the fields of *kind* whose difference counts as a change."""
+    """Return the names of the fields of *kind* that are compared to decide whether a resource changes."""
     return [f.name for f in kind.settable() if f.compared and f.name != "id"]
 
 
 def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
                       after: Optional[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the differences (``diff_documents``) of the compared fields. Where *before* or *after* is ``None``, there
-    is no resource, and only the non-empty fields of the other one differ.
+    """Return the differences (see ``diff_documents``) between the compared fields of a resource *before* and *after* a
+    change. ``None``: the resource does not exist; only the non-empty fields of the existing side are then reported.
     """
     names = compared_fields(kind)
     sides: list[Document] = []
@@ -68,8 +68,8 @@ def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
 
 
 def revision_of(kind: type[Kind], document: Optional[Mapping[str, Any]]) -> str:
-    """Return the revision of the resource with the fields *document*: a digest of its uuid and its compared fields,
-    except secrets. Return ``NO_RESOURCE`` where *document* is ``None``.
+    """Return the revision of a resource: a digest of its uuid and its compared fields without secrets. *document*: its
+    fields; ``None`` if it does not exist (the revision is then ``NO_RESOURCE``).
     """
     if document is None:
         return NO_RESOURCE
@@ -79,8 +79,8 @@ def revision_of(kind: type[Kind], document: Optional[Mapping[str, Any]]) -> str:
 
 
 def check_revision(kind: type[Kind], name: str, permissions: Mapping[str, Any], revision: str) -> None:
-    """Raise ``ChangedSince`` if *permissions* have a revision other than *revision*, that of the resource *name*. Call
-    it before a change, with the resource locked.
+    """Raise ``ChangedSince`` if *permissions* require another revision of the resource *name* than *revision*, its
+    current one. Call it before a change, while the resource is locked.
     """
     planned = permissions.get("revision")
     if planned is None or planned == revision:
@@ -103,9 +103,9 @@ def forget_step(kind: type[Kind], name: str) -> Step:
 
 
 def merge_nics(old: list[Document], requested: list[Document]) -> list[Document]:
-    """Return the NICs *old* in their order, each replaced by the one in *requested* that matches it, then the remaining
-    requested ones. If every old NIC is matched, return *requested* in its own order. A request matches by its MAC;
-    without one, by its network, bridge, port or physical network.
+    """Merge *requested* NICs into the *old* NICs of a server, and return the result. A requested NIC replaces the old
+    one with the same MAC or, without a MAC, with the same network, bridge, port or physical network; others are
+    appended. If all old NICs are replaced, the result is in the order of *requested*.
     """
     unmatched = sorted(requested, key=lambda nic: not nic.get("port"))
     merged = []
@@ -130,10 +130,10 @@ def _means(requested: Document, nic: Document) -> bool:
 
 
 class Change:
-    """One ensure of a resource that must be present.
+    """A request that a resource exists with certain fields, and the rules for its changes.
 
-    *requested* is the result of ``checked_request``, *permissions* a checked ``ensure.Permissions``. Further messages
-    for the caller go into ``warnings``.
+    *kind*: the resource type. *requested*: the result of ``checked_request``. *permissions*: validated options of
+    ``ensure.Permissions``. ``warnings``: texts for the caller.
     """
 
     def __init__(self, kind: type[Kind], requested: Document, permissions: Mapping[str, Any], dry_run: bool) -> None:
@@ -142,18 +142,19 @@ class Change:
         self.revision: Optional[str] = None
 
     def check_new(self) -> None:
-        """Raise ``InvalidField`` unless the request has all fields that a new resource needs."""
+        """Raise ``InvalidField`` if the request lacks a field that a new resource must have."""
         self.kind.check_new(self.given)
 
     def check_id(self, id: str, name: str) -> None:
-        """Raise ``Conflict`` where the request has a uuid other than *id*, the uuid of the existing resource *name*."""
+        """Raise ``Conflict`` if the request has a different uuid than *id*, the uuid of the existing resource *name*.
+        """
         if self.given.get("id", id) != id:
             raise Conflict("%s %r exists with uuid %s, not %s. Use that uuid, or another name."
                            % (self.kind.noun, name, id, self.given["id"]), uuids=[id])
 
     def wanted(self, current: Optional[Mapping[str, Any]]) -> Document:
-        """Return the complete desired document of the resource, from the request and *current*, the previous desired
-        document (``None`` for a new resource, whose missing fields get their defaults).
+        """Return all desired fields of the resource: the requested ones, completed by *current*, the previous desired
+        fields; ``None`` for a new resource, which gets defaults.
         """
         base = self.kind.giving_way(self.kind.defaults() if current is None else current, self.given)
         merged = {name: value for name, value in self.given.items() if name != "id"}
@@ -167,8 +168,8 @@ class Change:
         return dict(base, **merged)
 
     def fixed(self, old: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-        """Return the names of immutable fields that differ between *old* and *want*, except where the kind or the
-        caller (permission ``force``) allows the change.
+        """Return the names of immutable fields that differ between *old* and *want*. Fields that the resource type or
+        the caller (permission ``force``) allows to change are not included.
         """
         return [f.name for f in self.kind.settable()
                 if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)
@@ -176,12 +177,12 @@ class Change:
                 and f.name not in self.permissions.get("force", ())]
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
-        """Return the policy for immutable fields of the resource *name* that differ between *old* and *want*:
-        ``ignore``, ``rebuild`` or ``recreate``. Return ``""`` when none differs, or while the resource has no content
-        yet according to its *status*. Raises ``Immutable`` when the caller has set no policy that fits.
+        """Decide how to handle immutable fields of the resource *name* that differ between *old* and *want*. Return the
+        caller's policy: ``ignore``, ``rebuild`` or ``recreate``; "" if none differs, or if the *status* says that the
+        resource has no content yet. Raises ``Immutable`` if the caller has set no suitable policy.
 
-        For ``ignore``, these fields in *want* are reset to their old values, and also the fields that only describe
-        how to make the resource.
+        For ``ignore``, reset these fields in *want* to their old values, and also the fields that only say how to
+        create the resource.
         """
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""
@@ -210,8 +211,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the caller's permissions in the form in which the planner reads them; empty when the caller allows
-        nothing. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions as a mapping for the planner (``plan_server``); empty if nothing is
+        permitted. *rebuild*: whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
@@ -230,16 +231,17 @@ class Change:
                 want[name] = old[name]
 
     def check_revision(self, name: str, before: Optional[Document], steps: Sequence[Step]) -> None:
-        """Note the revision of the resource *name*, whose fields before the change are *before* (``None``: it does not
-        exist). Raise ``ChangedSince`` if the caller planned *steps* for another revision, unless there are no steps.
+        """Store the revision of the resource *name* before the *steps*. Raise ``ChangedSince`` if the caller requires
+        another revision. Without *steps*, do nothing. *before*: the fields of the resource; ``None`` if it does not
+        exist.
         """
         if steps:
             self.revision = revision_of(self.kind, before)
             check_revision(self.kind, name, self.permissions, self.revision)
 
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
-        """Return the answer to the ensure, with *resource* as it is after the *steps*. Without *steps* nothing has
-        changed, so the difference is empty.
+        """Return the result of the request. *steps*: the performed steps; if there are none, the differences *diff* are
+        ignored. *resource*: its fields after the steps.
         """
         return Result(steps, diff if steps else [], resource, self.warnings, self.revision if self.dry_run else None)
 
@@ -253,8 +255,8 @@ _mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", d
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, collect texts of ``warn_caller`` in *warnings*. If *dry_run*, ``refuse_missing`` warns
-    instead of raising its error.
+    """Inside the context, collect the texts of ``warn_caller`` in *warnings*. If *dry_run*, ``refuse_missing`` adds a
+    warning instead of raising its error.
     """
     token = _mode.set((dry_run, warnings))
     try:
@@ -264,15 +266,15 @@ def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
 
 
 def warn_caller(text: str) -> None:
-    """Add *text* to the warnings in the answer of the current ensure."""
+    """Add *text* to the warnings in the answer to the current request."""
     mode = _mode.get()
     if mode is not None and text not in mode[1]:
         mode[1].append(text)
 
 
 def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
-    """Raise *error* because the resource of the type *noun* that a field names does not exist. A dry run only warns,
-    assuming that an earlier task makes it; the caller then continues with a placeholder.
+    """Raise *error*, because a field names the resource *name* of the type *noun*, which does not exist. In a dry run,
+    only add a warning, since an earlier task may create the resource; the caller then continues with a placeholder.
     """
     mode = _mode.get()
     if mode is None or not mode[0]:
@@ -281,15 +283,16 @@ def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
 
 
 def assumed_warning(noun: str, name: str) -> str:
-    """Return the warning of a dry run that assumes that the resource *name* of the type *noun* exists, because an
-    earlier task makes it."""
+    """Return the warning of a dry run that it assumes the existence of the resource *name* of the type *noun*, because
+    an earlier task may create it.
+    """
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context of a dry run, convert the error ``InUse`` (a used resource cannot be removed) to a text in
-    *warnings*. Without *dry_run*, do nothing.
+    """Inside the context of a dry run, turn the error ``InUse`` (the resource is used and cannot be removed) into a
+    text in *warnings*. Without *dry_run*, do nothing.
     """
     try:
         yield

@@ -27,12 +27,14 @@ METADATA = "metadata."
 
 
 def is_server_key(key: str) -> bool:
-    """Return whether servers can be filtered and grouped by *key*."""
+    """Return whether *key* can be used to filter and group servers: a key of ``KEYS``, or ``metadata.<key>``."""
     return key in KEYS or (key.startswith(METADATA) and key != METADATA)
 
 
 def values_for_key(server: Server, key: str) -> list[str]:
-    """Return the values that *server* has for *key*, as texts: none, one or more."""
+    """Return the values of *server* for *key* (of ``KEYS``, or ``metadata.<key>``) as a list of strings, which may be
+    empty.
+    """
     if key.startswith(METADATA):
         values = [(server.get("metadata") or {}).get(key[len(METADATA):])]
     else:
@@ -41,7 +43,7 @@ def values_for_key(server: Server, key: str) -> list[str]:
 
 
 def flatten_metadata(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the *filters*, with keys ``metadata.<key>`` in place of a mapping ``metadata``."""
+    """Yield the items of *filters*, with the items of a mapping ``metadata`` as separate keys ``metadata.<key>``."""
     for key, value in filters.items():
         if key == "metadata" and isinstance(value, Mapping):
             for name, text in value.items():
@@ -51,19 +53,23 @@ def flatten_metadata(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the *filters*, flattened by ``flatten_metadata``, with lists of texts as values."""
+    """Return *filters* by key, each with its list of accepted strings. A mapping ``metadata`` becomes separate keys
+    ``metadata.<key>``.
+    """
     return {key: [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
             for key, value in flatten_metadata(filters)}
 
 
 def matches_server_filters(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Return whether *server* matches all *filters*. A filter matches if one of the server's values for its key
-    matches one of the filter's patterns.
+    """Return whether *server* matches all *filters*: for each key, one of the server's values matches one of the shell
+    patterns.
     """
     return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_for_key(server, key) for pattern in patterns)
                for key, patterns in filters.items())
 
 
 def _name(reference: Any) -> Any:
-    """Return the name, or without one the uuid, of a referenced resource; ``None`` for a flavor that is only sizes."""
+    """Return the name of *reference*, a field that refers to another resource, or its uuid if it has no name; ``None``
+    for a flavor that consists of sizes only.
+    """
     return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference

@@ -45,28 +45,28 @@ NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (),
 
 
 def server_step(verb: str, **args: Any) -> Step:
-    """Return the step of a *verb*, with its text for users."""
+    """Return the step with this *verb* (a key of ``TEXT``) and its text for users. *args*: arguments of the verb."""
     return Step(verb, TEXT[verb], **args)
 
 
 def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
-    """Yield the steps from *have* to *want* (``None``: absent).
+    """Yield the steps that bring a server from its present state *have* (``None``: it does not exist) to its desired
+    fields *want* (``None``: delete it). Raises ``Conflict`` or ``Immutable`` if that would lose data.
 
-    *have* has the current values of the server's fields, and:
+    *have* has the present values of the server's fields, and:
 
-    * ``power`` (``missing`` without a domain), ``transient`` (undefined from outside, so it vanishes when it stops),
-    * ``todo`` (files to make), ``lost`` (files gone), ``gone`` (an image that no longer exists),
-    * ``root_bytes``, ``sizes`` (bytes of the other local disks, by file),
-    * ``rescue`` (the rescue disk that exists), ``rescued`` (the domain boots from it), ``rescue_drive`` (its config
-      drive must be written), ``rescue_left`` (parts of a rescue remain),
-    * ``volumes_made``, ``attached`` (it has volumes), ``volume_away`` (its root volume is on another host),
-    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP may have
-      reservations for it),
-    * ``drive`` (``drive_digest`` of the config drive's content), ``pulled`` (the guest lacks its NICs that are devices
-      of the host),
-    * the caller's permissions and requests: ``allow_reboot``, ``rebuild``.
-
-    Raises ``Conflict`` or ``Immutable`` where every way would lose data.
+    * ``power``: the power state (``missing``: it has no libvirt domain). ``transient``: another program has undefined
+      the running domain, so it disappears when it stops.
+    * ``todo``: files to create. ``lost``: files that are missing. ``gone``: the server's image, if it no longer exists.
+    * ``root_bytes``: the size of the root disk. ``sizes``: the bytes of the other local disks, by file name.
+    * ``rescue``: the rescue whose disk exists. ``rescued``: the domain boots from that disk. ``rescue_drive``: the
+      config drive of the rescue must be written. ``rescue_left``: files of an ended rescue remain.
+    * ``volumes_made``: its new volumes are created. ``attached``: it has volumes. ``volume_away``: its root volume is
+      on another host.
+    * ``reserved``: its DHCP reservations, ``[[mac, network, address], ...]``. ``told``: the DHCP server may have
+      reservations of it.
+    * ``drive``: the ``drive_digest`` of its config drive. ``pulled``: NICs that are host devices are detached.
+    * ``allow_reboot``, ``rebuild``: see ``Change.allowed``.
     """
     for verb in _removal_verbs(have) if want is None else _change_verbs(want, have or NOTHING):
         args = {"networks": (have or NOTHING)["networks"]} if verb == "plug" else {}
@@ -74,7 +74,7 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
 
 
 def converged_state(want: Document) -> Document:
-    """Return the current state (*have*) of a server that equals *want*, so that its plan has no steps."""
+    """Return the current state (parameter *have* of ``plan_server``) of a server that is exactly as *want* requests."""
     return {**want, "todo": (), "lost": (), "sizes": disk_sizes(want),
             "root_bytes": want["flavor"]["disk"] * GIB or 1,  # an image's size is unknown here
             "rescued": want.get("rescue") is not None, "reserved": address_reservations(want["networks"]),
@@ -128,7 +128,9 @@ def _change_verbs(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that make disks and volumes while the server is off. *sizes*: the verbs of ``_resizing``."""
+    """Yield the verbs that create disks and volumes while the server is off. *want*, *have*: as in ``plan_server``.
+    *sizes*: the verbs of ``_resizing``.
+    """
     rebuild = have.get("rebuild")
     if rebuild:
         yield from ("reimage",) * bool(root_block_device(want) and not rebuild.get("keep_volume"))
@@ -142,9 +144,9 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that write the config drives of the server and of its rescue, and that remove the admin password
-    if no drive is written with it. They run after libvirt has assigned the addresses of devices. *power*: the power
-    state at that point of the plan. *rescues*: the verbs of ``_rescuing``.
+    """Yield the verbs that write the config drives of the server and of its rescue, and the verb that deletes the admin
+    password if no config drive needs it. They run after libvirt has assigned device addresses. *power*: the power state
+    at this point of the plan. *rescues*: the verbs of ``_rescuing``.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []
@@ -159,8 +161,8 @@ def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) 
 
 
 def _differs(want: Document, have: Document) -> list[str]:
-    """Return the names of changed fields that QEMU applies only at its next start. Changes of addresses and of data for
-    guests need no restart.
+    """Return the names of changed fields that QEMU can apply only at its next start: flavor, hardware, machine or
+    networks. *want*, *have*: as in ``plan_server``.
     """
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
     fields = [] if same else ["flavor"]
@@ -172,29 +174,29 @@ def _differs(want: Document, have: Document) -> list[str]:
 
 
 def server_hardware(server: Document) -> Document:
-    """Return the ``hardware`` of a server; empty for a server of an older agent."""
+    """Return the field ``hardware`` of *server*; empty if an older agent has stored the server without it."""
     parts: Document = server.get("hardware") or {}
     return parts
 
 
 def _parts(server: Document) -> Document:
-    """Return the fields of the server's hardware that affect the domain's XML: without the name of the guest's admin
-    user, and without ``guest_agent`` where it has its default, true.
+    """Return the fields of the server's ``hardware`` that affect the domain's XML. This excludes the name of the
+    guest's admin user, and ``guest_agent`` if it is true, the default.
     """
     return {name: value for name, value in server_hardware(server).items()
             if name != "admin_user" and (name, value) != ("guest_agent", True)}
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return the values of the domain's XML that follow from *flavor* and from *files*, the names of the server's
-    local disks: CPUs, memory, and disks.
+    """Return the parts of the domain's XML that depend on *flavor* and on *files*, the file names of local disks, for a
+    comparison.
     """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs that power the server off for a change of the fields *names*. Raises ``Conflict`` unless the
-    caller allows it, *want* is off, or the server is being rebuilt, rescued or unrescued.
+    """Yield the verbs that power the server off, because the fields *names* change. Raises ``Conflict`` if the server
+    is on and the request neither turns it off, allows a reboot, rebuilds it, nor begins or ends a rescue.
     """
     power = have["power"]
     if have.get("rebuild"):
@@ -209,25 +211,27 @@ def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[st
 
 # Disks --------------------------------------------------------------------------------------------------------------
 def disk_sizes(want: Document) -> dict[str, int]:
-    """Return the bytes of each desired ephemeral and swap disk, by file."""
+    """Return the bytes of each ephemeral and swap disk that *want* requests, by file name."""
     return {disk.file: disk.size for disk in flavor_local_disks(want["flavor"], want.get("block_device_mapping", ()))}
 
 
 def volume_block_devices(want: Document) -> list[Document]:
-    """Return the items of the server's block device mapping that are volumes."""
+    """Return the items of the server's block device mapping whose destination is a volume."""
     return [block_device for block_device in want.get("block_device_mapping", ())
             if block_device_destination(block_device) == "volume"]
 
 
 def root_block_device(want: Document) -> Optional[Document]:
-    """Return the item of the server's block device mapping that is the root disk; ``None`` when the root disk is local.
+    """Return the item of the server's block device mapping that is the root volume; ``None`` if the root disk is local.
     """
     return next((block_device for block_device in volume_block_devices(want) if block_device.get("boot_index") == 0),
                 None)
 
 
 def _resizing(want: Document, have: Document) -> Iterator[str]:
-    """Yield the verbs that change the local disks to their desired sizes."""
+    """Yield the verbs that change the local disks to the sizes that *want* requests. *want*, *have*: as in
+    ``plan_server``.
+    """
     sizes, present_sizes, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
     if not rebuild and SWAP in present_sizes and present_sizes[SWAP] != sizes.get(SWAP):
         yield "drop_swap"
@@ -239,8 +243,8 @@ def _resizing(want: Document, have: Document) -> Iterator[str]:
 
 
 def _adds_disk(want: Document, have: Document) -> bool:
-    """Return whether a desired ephemeral or swap disk must be created: it does not exist yet, or will be removed
-    first.
+    """Return whether an ephemeral or swap disk must be created, because it does not exist or will first be removed.
+    *want*, *have*: as in ``plan_server``.
     """
     present_sizes = have.get("sizes", {})
     return any(file not in present_sizes or (file == SWAP and present_sizes[file] != size) for file,
@@ -248,7 +252,9 @@ def _adds_disk(want: Document, have: Document) -> bool:
 
 
 def _check_disks(want: Document, have: Document) -> None:
-    """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for a disk that is lost or cannot be rebuilt."""
+    """Raise ``Immutable`` if a disk would shrink, and ``Conflict`` if a disk is lost or cannot be rebuilt. *want*,
+    *have*: as in ``plan_server``.
+    """
     rebuild, name = have.get("rebuild"), want["name"]
     present_sizes = have.get("sizes", {})
     _check_root_volume(want, have)
@@ -274,22 +280,24 @@ def _check_disks(want: Document, have: Document) -> None:
 
 
 def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
-    """Return whether the disk *file* keeps its content. Without a *rebuild* every disk does. In a rebuild, only
-    ephemeral disks do, and only if the caller requests that.
+    """Return whether the disk *file* keeps its content. *rebuild*: the options of a requested rebuild, or ``None``.
+    Without a rebuild, all disks keep their content; during a rebuild, only ephemeral disks do, if requested.
     """
     return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 
 
 def drive_digest(want: Document) -> str:
-    """Return a digest of the content of a config drive. When the digest changes, such as by a resize or a move, the
-    drive is written again, as in Nova. A rename changes the drive only at the next rebuild.
+    """Return a digest of the data in the server's config drive. If the digest changes, as in a resize or migration, the
+    config drive is written again, as in Nova. The server's name is not in the digest, so a rename has no effect until
+    the next rebuild.
     """
     contents = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def _check_root_volume(want: Document, have: Document) -> None:
-    """Raise ``Conflict`` where a rebuild would have to recreate a root volume that has no image or is on another host.
+    """Raise ``Conflict`` if a rebuild must recreate a root volume that was not created from an image, or is on another
+    host.
     """
     rebuild, root = have.get("rebuild"), root_block_device(want)
     if not rebuild or root is None or rebuild.get("keep_volume"):
@@ -304,8 +312,8 @@ def _check_root_volume(want: Document, have: Document) -> None:
 
 # Rescue -------------------------------------------------------------------------------------------------------------
 def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
-    """Return the verbs that begin or end a rescue: ``rescue`` (before the domain is defined) or ``unrescue`` (after
-    it); empty when nothing changes.
+    """Return the verbs that begin or end a rescue: ``rescue``, which runs before the domain is defined, or
+    ``unrescue``, which runs after it; empty if the rescue state does not change.
     """
     rescue_image = want.get("rescue")
     if rescue_image is None:
@@ -314,7 +322,8 @@ def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
 
 
 def _check_rescue(want: Document, have: Document, differs: bool) -> None:
-    """Raise ``Conflict`` for a rescue with a rebuild or another change (*differs*), and while the server is suspended.
+    """Raise ``Conflict`` if a rescue is requested together with a rebuild or another change (*differs*), or for a
+    suspended server.
     """
     name = want["name"]
     if want.get("rescue") is not None and (differs or have.get("rebuild")):
@@ -327,6 +336,6 @@ def _check_rescue(want: Document, have: Document, differs: bool) -> None:
 
 # Addresses ----------------------------------------------------------------------------------------------------------
 def address_reservations(networks: Iterable[Document]) -> list[list[Any]]:
-    """Return ``[MAC, network, address]`` of each NIC in *networks* that has an address on a network."""
+    """Return ``[MAC, network, address]`` for each NIC in *networks* (a server's field) that has a fixed address."""
     return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
             if nic.get("network") and nic.get("address")]

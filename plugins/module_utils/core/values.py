@@ -18,7 +18,9 @@ from .versions import Range, Version
 
 
 class Value:
-    """The base class of value types; on its own, the type of any JSON value."""
+    """The base class of value types, which validate the values of fields. An instance of the base class accepts any
+    JSON value.
+    """
 
     #: Python types of the values.
     form: tuple[type, ...] = ()
@@ -27,8 +29,8 @@ class Value:
         return value
 
     def likeness(self, value: Any) -> int:
-        """Return a number that says how closely *value* resembles this type; 0 if not at all. ``OneOf`` uses it to
-        choose an error.
+        """Return how closely *value* resembles this type: 0 for not at all, larger numbers for more. ``OneOf`` raises
+        the error of the closest type.
         """
         return int(isinstance(value, self.form))
 
@@ -40,8 +42,8 @@ class Value:
 
 
 class Text(Value):
-    """The type of strings of *min* to *max* characters that match *pattern* as a whole; *rule* describes the pattern in
-    error messages.
+    """The value type of strings with *min* to *max* characters that match the regular expression *pattern* completely.
+    *rule*: describes the pattern in error messages.
     """
 
     form = (str,)
@@ -52,7 +54,8 @@ class Text(Value):
 
     @functools.cached_property
     def pattern(self) -> Optional[re.Pattern[str]]:
-        """The compiled pattern. It is compiled at first use, because a module uses few of the patterns that it imports.
+        """Return the compiled pattern; ``None`` if there is none. It is compiled at first use, because a module needs
+        only few of the patterns that it imports.
         """
         return re.compile(self._pattern) if self._pattern else None
 
@@ -79,7 +82,7 @@ class Text(Value):
 
 
 class Uuid(Text):
-    """The type of UUIDs; the normal form is lower case with hyphens."""
+    """The value type of UUIDs. The normal form is lower case with hyphens."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -95,9 +98,7 @@ class Uuid(Text):
 
 
 class Mac(Text):
-    """The type of unicast MAC addresses; the normal form is lower case. All zeros are refused, as no card has that
-    address.
-    """
+    """The value type of unicast MAC addresses. The normal form is lower case. 00:00:00:00:00:00 is refused."""
 
     def __init__(self) -> None:
         super().__init__(17, 17, "(?!00:00:00:00:00:00)[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
@@ -110,7 +111,7 @@ class Mac(Text):
 
 
 class Base64(Text):
-    """The type of base64 texts of at most *max* characters, counted in encoded form."""
+    """The value type of base64 strings. *max*: maximum number of characters of the encoded string."""
 
     def __init__(self, max: int) -> None:
         super().__init__(0, max)
@@ -128,7 +129,7 @@ class Base64(Text):
 
 
 class Integer(Value):
-    """The type of whole numbers from *min* to *max*."""
+    """The value type of whole numbers from *min* to *max*."""
 
     form = (int,)
 
@@ -150,7 +151,7 @@ class Integer(Value):
 
 
 class Boolean(Value):
-    """The type of booleans: true or false."""
+    """The value type of booleans: true or false."""
 
     form = (bool,)
 
@@ -167,20 +168,22 @@ class Boolean(Value):
 
 
 class Choice:
-    """A word of the type ``Choices``, valid from version *since* to *until*."""
+    """A value that ``Choices`` accepts in API versions from *since* to *until* (``None``: no limit)."""
 
     def __init__(self, text: str, since: Optional[str] = None, until: Optional[str] = None) -> None:
         self.word, self.range = text, Range(since, until)
 
 
 class Choices(Value):
-    """The type of texts that must be one of a list of words. A word is a string or a ``Choice``."""
+    """The value type of strings that must be one of *choices*: strings, or ``Choice`` objects."""
 
     def __init__(self, *choices: Union[str, Choice]) -> None:
         self.choices = tuple(c if isinstance(c, Choice) else Choice(c) for c in choices)
 
     def words(self, version: Optional[Version] = None) -> list[str]:
-        """Return the words valid at *version*, in order."""
+        """Return the strings that are accepted in the API version *version* (``None``: the newest), in their declared
+        order.
+        """
         return [c.word for c in self.choices if c.range.holds(version)]
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -197,7 +200,7 @@ class Choices(Value):
 
 
 class Nullable(Value):
-    """The type of *value* or null; null means "none"."""
+    """The value type of *value*, another value type, or null."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -216,7 +219,9 @@ class Nullable(Value):
 
 
 class ListOf(Value):
-    """The type of lists of at most *max* items; ``unique`` removes equal items and sorts (a set has no order)."""
+    """The value type of lists with at most *max* items of the value type *item*. *unique*: duplicates are removed, and
+    the list is sorted.
+    """
 
     form = (list, tuple)
 
@@ -243,7 +248,8 @@ class ListOf(Value):
 
 
 class MapOf(Value):
-    """The type of objects with at most *max* free keys; *key* and *value* are value types."""
+    """The value type of objects with arbitrary keys, at most *max*. *key*, *value*: the value types of keys and values.
+    """
 
     form = (dict,)
 
@@ -270,15 +276,15 @@ class MapOf(Value):
 
 
 def _either(rules: list[str]) -> str:
-    """Return a rule for error messages that combines *rules*: must be A or B."""
+    """Combine the error texts *rules* into one: "must be A" and "must be B" into "must be A or B"."""
     alike = all(rule.startswith("must be ") for rule in rules)
     first, *further_rules = dict.fromkeys(rules)
     return " or ".join([first] + [rule[len("must be "):] if alike else rule for rule in further_rules])
 
 
 class OneOf(Value):
-    """The type of values of one of several types; the first type that accepts a value counts. When none does, the error
-    comes from the type that resembles the value most, or combines the rules of all types when none stands out.
+    """The value type of values that one of several types accepts. The first type that accepts a value counts. If none
+    does, the error comes from the type that resembles the value most; errors of equally similar types are combined.
     """
 
     def __init__(self, *values: Value) -> None:
@@ -309,7 +315,7 @@ class OneOf(Value):
 
 
 class Const(Value):
-    """The type with the single value *value*."""
+    """The value type that accepts only the given *value*."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -14,8 +14,8 @@ KEYS = 1024
 
 
 def read_vendor_data(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the file *path*. Raises ``ValueError`` with the reason, which does not quote the
-    content.
+    """Return the JSON object in the file *path*, which an operator provides for guests. Raises ``ValueError`` with the
+    reason, without quoting the content.
     """
     try:
         with path.open("rb") as file:
@@ -29,7 +29,9 @@ def read_vendor_data(path: Path) -> dict[str, Any]:
 
 
 def parse_vendor_data(content: bytes) -> dict[str, Any]:
-    """Return the JSON object in *content*. Raises ``ValueError`` with the reason, which does not quote the content."""
+    """Parse *content*, vendor data for guests, and return the JSON object. Raises ``ValueError`` with the reason,
+    without quoting the content.
+    """
     if len(content) > MOST:
         raise ValueError("has more than %d KiB" % (MOST // 1024))
     try:

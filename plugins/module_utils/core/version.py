@@ -15,7 +15,7 @@ API = 1
 
 @functools.cache
 def installed_version() -> str:
-    """Return the version of the distribution ``magnetar``; ``0+checkout`` for a bare checkout."""
+    """Return the version of the installed Python distribution ``magnetar``; ``0+checkout`` if it is not installed."""
     from importlib import metadata
 
     try:
@@ -25,29 +25,29 @@ def installed_version() -> str:
 
 
 def version_number(text: str) -> int:
-    """Return a version as the number that libvirt and Nova use: ``7.2.22`` is 7002022; a part that is not a number
-    counts as 0.
+    """Return the version *text* as a number, as libvirt and Nova encode it: ``7.2.22`` is 7002022. Parts that are not
+    numbers count as 0.
     """
     parts = [int(part) if part.isdigit() else 0 for part in text.split(".")[:3]] + [0, 0, 0]
     return parts[0] * 1000000 + parts[1] * 1000 + parts[2]
 
 
 def release_number(version: str) -> Optional[int]:
-    """Return the number of the release *version*, which increases by 1 with each release: before 1.0.0 the minor
-    version. Return ``None`` for a version that is no release, such as the version of a bare checkout.
+    """Return the number of the release *version*: 1000 times its major version plus its minor version. Return ``None``
+    if *version* is not a release, such as ``0+checkout``.
     """
     numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None
 
 
 def describe_least_versions() -> str:
-    """Return ``LEAST_VERSIONS`` as text, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
+    """Return ``LEAST_VERSIONS`` as a text for users, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
     return " and ".join("%s %s" % (name, least) for _field, name, least in LEAST_VERSIONS)
 
 
 def older_programs(report: Mapping[str, Any]) -> list[str]:
-    """Return the programs of a host that are older than ``LEAST_VERSIONS``, each with its version. *report*: the
-    agent's resource ``host``; other hypervisors than QEMU, and a host without libvirt, have none.
+    """Return the programs of a host that are older than ``LEAST_VERSIONS``, with their versions, such as ``QEMU
+    5.2.0``. *report*: the agent's resource ``host``. Empty if its hypervisor is not QEMU.
     """
     if report.get("hypervisor_type") != "QEMU":
         return []

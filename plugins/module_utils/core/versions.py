@@ -12,7 +12,7 @@ _FORM = re.compile(r"^([1-9][0-9]*)\.(0|[1-9][0-9]*)$")
 
 @total_ordering
 class Version:
-    """One ``major.minor`` API version; compares by number, not by text."""
+    """An API version ``major.minor``. Versions are compared by their numbers, so 2.10 is later than 2.9."""
 
     __slots__ = ("major", "minor")
 
@@ -42,7 +42,7 @@ FIRST = Version("2.1")
 
 
 class Range:
-    """The versions from *since* to *until*, both included; ``until=None`` means no end."""
+    """The API versions from *since* to *until*, both included. ``None``: no limit."""
 
     __slots__ = ("since", "until")
 
@@ -53,15 +53,15 @@ class Range:
             raise ValueError("a range cannot end (%s) before it begins (%s)" % (self.until, self.since))
 
     def holds(self, version: Optional[Version]) -> bool:
-        """Return whether *version* is in the range. ``None`` means the newest version: only a range without end
-        includes it.
+        """Return whether *version* is in the range. ``None`` stands for the newest version, which is only in ranges
+        without end.
         """
         if version is None:
             return self.until is None
         return self.since <= version and (self.until is None or version <= self.until)
 
     def overlaps(self, other: Range) -> bool:
-        """Return whether some version lies in this range and in *other*."""
+        """Return whether at least one version is in this range and in *other*."""
         return (self.until is None or other.since <= self.until) and (
             other.until is None or self.since <= other.until
         )

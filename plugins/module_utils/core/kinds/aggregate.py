@@ -9,7 +9,7 @@ from .common import NAME, TIME
 
 
 class HostAggregate(Kind):
-    """A host aggregate."""
+    """A host aggregate: a group of a cloud's hosts with metadata, as in Nova."""
 
     noun, plural = "aggregate", "aggregates"
     sample_changes = {"hosts": ([], ["kvm1"])}

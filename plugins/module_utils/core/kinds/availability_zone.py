@@ -8,7 +8,7 @@ from ..values import Boolean, ListOf, Text
 
 
 class AvailabilityZone(Kind):
-    """An availability zone."""
+    """An availability zone: a named group of a cloud's hosts, as in Nova."""
 
     noun, plural = "availability_zone", "availability_zones"
     selectable = False

@@ -13,7 +13,7 @@ MOST_MOVES = 1000
 
 
 class Capacity(Kind):
-    """The answer to the question whether any one host of a cloud, zone or aggregate may fail."""
+    """A report whether all servers of a cloud, zone or aggregate still have a place if one of its hosts fails."""
 
     noun, plural = "capacity", "capacities"
     report_doc = "The cloud, its zones and its aggregates; with O(zone) or O(aggregate) only these."
@@ -36,7 +36,7 @@ class Capacity(Kind):
 
 
 class Balance(Kind):
-    """The balance of the hosts of a cell."""
+    """The load of the hosts of a cell, and the live migrations that would balance it."""
 
     noun, plural = "balance", "balances"
     sample_changes = {"state": ("unbalanced", "balanced")}

@@ -8,7 +8,7 @@ from ..values import Boolean, Integer, Text
 
 
 class Cell(Kind):
-    """A cell as the API database lists it."""
+    """A cell of a cloud, as in Nova: a group of hosts with its own database. The API database lists all cells."""
 
     noun, plural = "cell", "cells"
     sample_changes = {"disabled": (False, True)}

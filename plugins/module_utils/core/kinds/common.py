@@ -25,14 +25,14 @@ REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 
 class OrNone(Nullable):
-    """The type of *value*, null, or the word ``none``, which means null."""
+    """The value type of *value* or null; the string ``none`` means null too."""
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return super().check(None if value == NONE else value, path, version)
 
 
 class Resource(Kind):
-    """The fields of every stored resource: identity, and times of creation and change."""
+    """The fields that all stored resources have: identity, and the times of creation and change."""
 
     id = Field(Uuid(), "The uuid; generated when the resource is created, unless given.", on=FIXED,
                sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")

@@ -18,7 +18,8 @@ SWAP = Integer(0, 2**26)
 
 
 def size_fields(required: bool = True) -> dict[str, Field]:
-    """Return the size fields of flavors and of servers without one, by name. *required*: CPUs and memory must be set.
+    """Return the fields with the sizes of a server (CPUs, memory, disks), by name, as flavors have them. *required*:
+    whether CPUs and memory must be set.
     """
     return {
         "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=required, on=FIXED, sample=1),
@@ -30,8 +31,8 @@ def size_fields(required: bool = True) -> dict[str, Field]:
 
 
 def complete_sizes(requested: Mapping[str, Any], old: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return complete sizes of a server without a flavor: those *requested*, and for omitted ones those of *old*, the
-    server's current sizes. Raises ``InvalidField`` when ``vcpus`` or ``ram`` is missing.
+    """Return the complete sizes of a server that has no flavor: the *requested* sizes, and for omitted ones its current
+    sizes *old* (``None``: a new server). Raises ``InvalidField`` if ``vcpus`` or ``ram`` is missing.
     """
     sizes = dict(old or {}, **requested)
     for name in ("vcpus", "ram"):
@@ -41,7 +42,7 @@ def complete_sizes(requested: Mapping[str, Any], old: Optional[Mapping[str, Any]
 
 
 class Flavor(Resource):
-    """The size of a server: CPUs, memory and disks. Servers keep the sizes that they were made with."""
+    """The size of a server: CPUs, memory and disks. A server stores a copy of the sizes."""
 
     noun, plural = "flavor", "flavors"
     of_clouds = frozenset(("is_public",))

@@ -16,8 +16,8 @@ from ..versions import Version
 
 
 class GuestAddress(Text):
-    """The type of IP addresses. With *network*: the type of IP networks (``192.0.2.0/24``). With *interface*: the type
-    of IP addresses with a prefix length (``192.0.2.5/24``).
+    """The value type of IP addresses; with *network*, of IP networks (``192.0.2.0/24``); with *interface*, of IP
+    addresses with a prefix length (``192.0.2.5/24``).
     """
 
     def __init__(self, network: bool = False, interface: bool = False) -> None:
@@ -26,7 +26,7 @@ class GuestAddress(Text):
         self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Override ``Text.check``: return *value* unchanged. Raises ``InvalidField`` when it is no valid address."""
+        """Override ``Text.check``: return *value* unchanged. Raises ``InvalidField`` if it is not a valid address."""
         text = super().check(value, path, version)
         try:
             self.read(text)
@@ -45,7 +45,9 @@ VLANS = 4094
 
 
 def _of_nic(required: bool = False, **more: Field) -> Record:
-    """Return the record of a NIC's or VLAN's network data. *required*: network and port must be set."""
+    """Return the value type of the network data of a NIC or VLAN. *required*: whether network and port must be set.
+    *more*: further fields.
+    """
     return Record(
         network_id=Field(Uuid(), "The network, as its users know it.", required=required),
         port_id=Field(Uuid(), "The port.", required=required),
@@ -66,7 +68,7 @@ def _of_nic(required: bool = False, **more: Field) -> Record:
 
 
 def nic_guest_data() -> Record:
-    """Return the record of a NIC's network data, including the network data of its VLANs."""
+    """Return the value type of the network data of a NIC and of its VLANs."""
     return _of_nic(vlans=Field(ListOf(_of_nic(
         True,
         segmentation_id=Field(Integer(1, VLANS), "VLAN tag of its packets in the guest.", required=True),

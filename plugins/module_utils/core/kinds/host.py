@@ -149,8 +149,8 @@ class Host(Kind):
 
 
 class Adoption(Kind):
-    """A libvirt domain that another program has defined. The resource is present when the domain is a server of the
-    agent, and absent when it is not. The domain exists either way, and keeps its definition and its disks.
+    """A libvirt domain that another program has defined. It is present in this resource type if the agent manages it as
+    a server, otherwise absent. The agent changes neither its definition nor its disks.
     """
 
     noun, plural = "adoption", "adoptions"

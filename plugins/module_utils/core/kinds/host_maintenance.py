@@ -12,7 +12,7 @@ SAMPLE_ID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 
 
 class HostMaintenance(Kind):
-    """The maintenance of a compute host: its servers leave it, and it gets no new ones."""
+    """The maintenance of a compute host: its servers move to other hosts, and no new servers are placed on it."""
 
     noun, plural = "host_maintenance", "host_maintenances"
     sample_changes = {"state": ("enabled", "maintenance")}
@@ -39,7 +39,7 @@ class HostMaintenance(Kind):
 
 
 class Incident(Kind):
-    """The death of a host: it was noticed and fenced, and its servers were evacuated."""
+    """The failure of a host and its handling: the host is fenced, and its servers are evacuated."""
 
     noun, plural = "incident", "incidents"
     report_doc = "The last 200 incidents, newest first."
@@ -70,7 +70,7 @@ class Incident(Kind):
 
 
 class HostFence(Kind):
-    """The fence of a compute host: whether its power is cut, and it is kept disabled and down."""
+    """The fencing of a compute host. A fenced host is powered off, and stays disabled and down."""
 
     noun, plural = "host_fence", "host_fences"
     sample_changes = {"state": ("unfenced", "fenced")}

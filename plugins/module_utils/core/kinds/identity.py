@@ -14,7 +14,7 @@ ROLE_ACTORS, ROLE_TARGETS = ("user", "group"), ("project", "domain", "system")
 
 
 def escape_key_part(text: str) -> str:
-    """Return *text*, a name or an id, as a part of a key, whose parts are separated by colons."""
+    """Return *text* (a name or an id) with its colons escaped, for use in a key whose parts are separated by colons."""
     return text.replace("%", "%25").replace(":", "%3A")
 
 
@@ -46,7 +46,7 @@ def _is_enabled(effect: str) -> Field:
 
 
 class IdentityDomain(Kind):
-    """A domain: projects, users and groups with names of their own. Its key is its name or id."""
+    """A domain: a namespace for projects, users and groups. Its key is its name or id."""
 
     noun, plural = "domain", "domains"
     sample_changes = {"description": ("", "for the shop")}
@@ -165,7 +165,7 @@ class RoleAssignment(Kind):
 
 
 class ApplicationCredential(Kind):
-    """A name and a secret with which programs log in for the user who creates them. Its key is its name or id."""
+    """A name and a secret that let programs log in as the user who created it. Its key is its name or id."""
 
     noun, plural = "application_credential", "application_credentials"
     sample_changes = {"roles": (None, ["member"])}

@@ -67,7 +67,7 @@ class Image(Resource):
 
 
 class ImageMember(Kind):
-    """A project with which an image of a cloud is shared. Its key is PROJECT:IMAGE."""
+    """A project that may use a shared image of a cloud. Its key is PROJECT:IMAGE."""
 
     noun, plural = "image_member", "image_members"
     sample_changes = {"image": (None, "5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")}

@@ -8,7 +8,7 @@ from ..values import ListOf, Nullable, Text, Value
 
 
 class InstanceAction(Kind):
-    """One request for a server, and its outcome."""
+    """An action that was requested for a server, such as a reboot, and its outcome."""
 
     noun, plural = "instance_action", "instance_actions"
     report_doc = "The requests for the server, latest first; empty when there are none."

@@ -11,7 +11,7 @@ from .network import ALLOWED, DEVICE, GROUPS, NIC_ADDRESS, NIC_MODEL, PHYSICAL, 
 
 
 class InterfaceAttachment(Kind):
-    """A NIC of a server. It is part of the server's ``networks``. Its key is SERVER:NIC, where NIC is a MAC address, a
+    """A NIC of a server, one item of the server's ``networks``. Its key is SERVER:NIC, where NIC is a MAC address, a
     network, a bridge, a port or a physical network.
     """
 

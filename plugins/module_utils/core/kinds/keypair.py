@@ -9,7 +9,7 @@ from .common import Resource
 
 
 class Keypair(Resource):
-    """A public SSH key. Users generate their private keys themselves, and keep them (as in Nova since 2.92)."""
+    """A public SSH key. Users generate and store the private key themselves (as in Nova since 2.92)."""
 
     noun, plural = "keypair", "keypairs"
 

@@ -12,7 +12,7 @@ PHASES = ("prepared", "moved", "settled")
 
 
 class Migration(Resource):
-    """One side of a migration, source or target. Both sides have the same uuid. See ``flows.migrate``."""
+    """The state of a migration on its source host or on its target host. Both hosts have one with the same uuid."""
 
     noun, plural = "migration", "migrations"
 

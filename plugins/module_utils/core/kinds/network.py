@@ -31,13 +31,13 @@ GROUPS = Nullable(ListOf(Uuid(), MOST_GROUPS, unique=True))
 
 
 class AllowedAddress(Text):
-    """The type of IP addresses and networks of addresses."""
+    """The value type of IP addresses and IP networks (``192.0.2.0/28``)."""
 
     def __init__(self) -> None:
         super().__init__(2, 49, r"[0-9a-fA-F.:/]*", "must be an IP address or a network such as 192.0.2.0/28")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Override ``Text.check``: return *value* in normal form; a single address has no prefix."""
+        """Override ``Text.check``: return *value* in normal form, which for a single address has no prefix length."""
         text = super().check(value, path, version)
         try:
             net = ip_network(text)
@@ -51,7 +51,7 @@ ALLOWED = ListOf(AllowedAddress(), 64)
 
 
 class Network(Resource):
-    """An existing bridge of the host, or a libvirt network (NAT or isolated) with DHCP that the agent makes."""
+    """An existing bridge of the host, or a libvirt network (NAT or isolated) with DHCP that the agent creates."""
 
     noun, plural = "network", "networks"
     sample_actions = ("record", "make")

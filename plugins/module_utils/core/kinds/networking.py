@@ -18,20 +18,20 @@ MANY = 1000
 
 
 def static_routes(doc: str) -> Field:
-    """Return the field of static routes, with the description *doc*."""
+    """Return a field for a list of static routes. *doc*: its description for users."""
     return Field(ListOf(Record(destination=Field(PREFIX, "The network.", required=True),
                                nexthop=Field(ADDRESS, "The address that leads there.", required=True)), MANY), doc,
                  default=[], sample=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}])
 
 
 def qos_policy_field(doc: str) -> Field:
-    """Return the field of the effective QoS policy, with the description *doc*."""
+    """Return a field for the name or uuid of a QoS policy. *doc*: its description for users."""
     return Field(OrNone(REFERENCE), doc + " Without it, a new resource gets the cloud's default, and an existing one "
                  "keeps its policy.", sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
 
 
 class Subnet(Resource):
-    """Addresses of a network of a cloud."""
+    """A range of IP addresses of a cloud's network, with the network settings of guests."""
 
     noun, plural = "subnet", "subnets"
 
@@ -72,12 +72,12 @@ class AddressScope(Resource):
 
 
 def _bits(doc: str, sample: int) -> Field:
-    """Return a field for the length of a subnet's prefix, with the description *doc* and the example *sample*."""
+    """Return a field for the prefix length of a subnet. *doc*: its description for users. *sample*: an example."""
     return Field(Integer(0, 128), doc, sample=sample)
 
 
 class SubnetPool(Resource):
-    """Prefixes for subnets; allocation from the pool keeps them from overlapping."""
+    """IP prefixes that are divided into non-overlapping subnets."""
 
     noun, plural = "subnet_pool", "subnet_pools"
     sample_changes = {"prefixes": (["10.20.0.0/16"], ["10.20.0.0/15"])}
@@ -101,7 +101,7 @@ class SubnetPool(Resource):
 
 
 class NetworkPort(Resource):
-    """A NIC's connection to a network of a cloud, made in advance."""
+    """A connection to a cloud's network that is created before a server uses it as a NIC."""
 
     noun, plural = "port", "ports"
 
@@ -138,7 +138,7 @@ class NetworkPort(Resource):
 
 
 class NetworkTrunk(Resource):
-    """A port of a server that carries further ports as VLANs."""
+    """A port of a server that carries other ports as VLANs."""
 
     noun, plural = "trunk", "trunks"
     sample_changes = {"admin_state_up": (True, False)}
@@ -158,7 +158,7 @@ class NetworkTrunk(Resource):
 
 
 class NetworkRouter(Resource):
-    """A connection between subnets, and to the outside."""
+    """A router between subnets, and to an external network."""
 
     noun, plural = "router", "routers"
     sample_changes = {"interfaces": ([], ["8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"])}
@@ -181,7 +181,7 @@ _OUTER = Integer(1, 65535)
 
 
 class FloatingIp(Resource):
-    """An address of an external network for reaching a server."""
+    """An address of an external network that makes a server reachable from outside."""
 
     noun, plural = "floating_ip", "floating_ips"
     sample_changes = {"port": (None, "0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")}
@@ -220,7 +220,7 @@ _PORT = Nullable(Integer(0, 65535))
 
 
 class SecurityGroup(Resource):
-    """Rules for the traffic to and from the ports that have the group."""
+    """Rules for the traffic to and from the ports that use the group."""
 
     noun, plural = "security_group", "security_groups"
 
@@ -291,7 +291,7 @@ class AddressGroup(Resource):
 
 
 class QosPolicy(Resource):
-    """Bandwidth limits and guarantees of ports, and marks of their packets."""
+    """Bandwidth limits, bandwidth guarantees and packet marks (DSCP) for ports."""
 
     noun, plural = "qos_policy", "qos_policies"
     sample_changes = {"shared": (False, True)}

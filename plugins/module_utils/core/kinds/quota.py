@@ -31,7 +31,7 @@ class Quota(Kind):
 
 
 class Limits(Kind):
-    """Limits of the token's project; -1 means no limit."""
+    """The limits of the caller's project; -1 means no limit."""
 
     noun, plural = "limits", "limits"
     selectable = False

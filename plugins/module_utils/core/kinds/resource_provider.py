@@ -16,7 +16,7 @@ _NAME = Text(1, 255, "[A-Z0-9_]+", "must be capital letters, digits and _")
 
 
 class Ratio(Value):
-    """The type of numbers above 0, and of texts of such numbers."""
+    """The value type of positive numbers, which may also be given as strings."""
 
     form = (int, float)
 
@@ -75,7 +75,7 @@ class ResourceProvider(Kind):
 
 
 class HostTrait(Kind):
-    """A trait that a host of a cloud has, or could have."""
+    """A trait, and the hosts of a cloud that have it."""
 
     noun, plural = "trait", "traits"
     selectable = False

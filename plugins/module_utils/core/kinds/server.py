@@ -89,7 +89,7 @@ def _nic() -> Record:
 
 
 def _block() -> Record:
-    """Return the record of an item of Nova's block device mapping v2."""
+    """Return the value type of an item of a server's block device mapping (version 2 of Nova's format)."""
     return Record(
         source_type=Field(Choices("image", "volume", "snapshot", "blank"), "Its source.", required=True),
         destination_type=Field(Choices("local", "volume"), "V(local): a disk that is deleted with the server; "
@@ -117,7 +117,7 @@ def _block() -> Record:
 
 
 def _file() -> Record:
-    """Return the record of an injected file (Nova's personality, until 2.56)."""
+    """Return the value type of a file that is injected into the guest (``personality`` in Nova until 2.56)."""
     return Record(
         path=Field(Text(1, PATH_MAX, r"[^\x00]+", "must not contain a NUL"), "Path in the guest.",
                    required=True),
@@ -126,13 +126,13 @@ def _file() -> Record:
 
 
 def block_device_destination(block_device: Mapping[str, Any]) -> str:
-    """Return the destination of an item of the block device mapping: ``local`` or ``volume``."""
+    """Return the destination type of *block_device*, an item of a block device mapping: ``local`` or ``volume``."""
     usual = "volume" if block_device["source_type"] in ("volume", "snapshot") else "local"
     return str(block_device.get("destination_type", usual))
 
 
 def is_root_volume(block_device: Mapping[str, Any]) -> bool:
-    """Return whether an item of the block device mapping is a volume that is the root disk."""
+    """Return whether *block_device*, an item of a block device mapping, is a volume and the root disk."""
     return block_device.get("boot_index") == 0 and block_device_destination(block_device) == "volume"
 
 
@@ -141,8 +141,8 @@ OF_IMAGE = ("uuid", "name")
 
 
 def _root_of(block_device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return *block_device*, an item of the block device mapping, for the comparison of two root volumes. If it is a
-    root volume made from an image, the image's fields are left out.
+    """Return the fields of *block_device*, an item of a block device mapping, that a rebuild must not change. For a
+    root volume that is created from an image, these are all fields except the image's uuid and name.
     """
     from_image = is_root_volume(block_device) and block_device["source_type"] == "image"
     return {name: value for name, value in block_device.items() if name not in OF_IMAGE} if from_image else block_device
@@ -161,12 +161,13 @@ class Server(Resource):
 
     @classmethod
     def changes(cls, name: str, old: Any, new: Any) -> bool:
-        """Override ``Kind.changes``: a machine type may change to a later version of itself."""
+        """Override ``Kind.changes``: the machine type may change to a later version of the same type."""
         return name == "machine" and machines.is_machine_upgrade(old, new)
 
     @classmethod
     def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
-        """Override ``Kind.rebuilds``: of the block devices, only the source of a root volume may change in a rebuild.
+        """Override ``Kind.rebuilds``: in the block device mapping, a rebuild may change only the source image of the
+        root volume.
         """
         if name == "block_device_mapping":
             return len(old) == len(new) and all(
@@ -305,8 +306,8 @@ class Server(Resource):
 
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
-        """Override ``Kind.check_new``: also require an image, unless a volume is the root disk. The value null is
-        allowed: it requests a blank root disk.
+        """Override ``Kind.check_new``: also require the field ``image``, unless a volume is the root disk. Its value
+        may be null, for a blank root disk.
         """
         super().check_new(document)
         if "image" not in document and not any(is_root_volume(block_device)
@@ -316,8 +317,8 @@ class Server(Resource):
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Override ``Kind.giving_way``: also drop the image where *requested* has a root volume, and the root volume
-        where *requested* has an image.
+        """Override ``Kind.giving_way``: also remove the image if *requested* has a root volume, and the root volume if
+        *requested* has an image.
         """
         merged = super().giving_way(current, requested)
         if "image" not in requested and any(is_root_volume(block_device)

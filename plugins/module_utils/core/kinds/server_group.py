@@ -11,7 +11,7 @@ POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
 class ServerGroup(Kind):
-    """A group that servers name in their scheduler hints."""
+    """A group of servers with a placement policy, such as anti-affinity. A scheduler hint puts a server into it."""
 
     noun, plural = "server_group", "server_groups"
 

@@ -8,7 +8,7 @@ from ..values import Integer, ListOf, Nullable, Text, Value
 
 
 class ServerTopology(Kind):
-    """The NUMA nodes of a guest, and the size of its pages."""
+    """The NUMA nodes of a guest, and its memory page size."""
 
     noun, plural = "server_topology", "server_topologies"
     report_doc = "The NUMA topology of the server, as the only item."

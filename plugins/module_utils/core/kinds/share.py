@@ -9,7 +9,8 @@ from .common import REFERENCE
 
 
 class ShareAttachment(Kind):
-    """A share in a server; the guest mounts it through virtiofs. Its key is SERVER:SHARE."""
+    """A shared directory that is attached to a server; the guest mounts it through virtiofs. Its key is SERVER:SHARE.
+    """
 
     noun, plural = "share_attachment", "share_attachments"
     sample_actions = ("record", "attach")

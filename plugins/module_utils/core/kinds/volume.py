@@ -43,7 +43,7 @@ def _metadata() -> Field:
 
 
 class Volume(Resource):
-    """A disk that outlives the servers that it is attached to."""
+    """A disk that continues to exist when the servers that used it are deleted."""
 
     noun, plural = "volume", "volumes"
     sample_actions = ("record", "grow")
@@ -104,7 +104,7 @@ class Volume(Resource):
 
 
 class VolumeSnapshot(Resource):
-    """The content of a volume at one moment; an independent copy in the same pool."""
+    """A copy of a volume's content at one moment, in the same pool. It does not depend on the volume."""
 
     noun, plural = "volume_snapshot", "volume_snapshots"
     sample_actions = ("record", "make")
@@ -124,7 +124,7 @@ class VolumeSnapshot(Resource):
 
 
 class VolumeBackup(Resource):
-    """A copy of a volume outside its pool, in the host's backup directory. It outlives the volume."""
+    """A copy of a volume in the host's backup directory. It remains when the volume is deleted."""
 
     noun, plural = "volume_backup", "volume_backups"
     sample_actions = ("record", "make")
@@ -159,7 +159,7 @@ BACKUP_STATUSES = ("creating", "available", "restoring", "deleting", "error")
 
 
 class CloudVolumeBackup(Resource):
-    """A copy of a volume of a cloud, in the backup directory of a host. It outlives the volume."""
+    """A copy of a cloud's volume in the backup directory of a host. It remains when the volume is deleted."""
 
     noun, plural = "volume_backup", "volume_backups"
     sample_actions = ("record", "make")
@@ -202,7 +202,9 @@ class CloudVolumeBackup(Resource):
 
 
 class VolumeAttachment(Kind):
-    """A volume in a server; a pair has at most one. Its key is SERVER:VOLUME (names or uuids), or its own uuid."""
+    """The attachment of a volume to a server; at most one for each pair. Its key is SERVER:VOLUME (names or uuids), or
+    its own uuid.
+    """
 
     noun, plural = "volume_attachment", "volume_attachments"
     sample_actions = ("record", "attach")
@@ -250,7 +252,7 @@ class VolumeAttachment(Kind):
 
 
 class CloudStoragePool(Kind):
-    """A pool of volumes in a cloud, with the hosts that reach it. Settings of agents make pools; nothing else does."""
+    """A pool of volumes in a cloud, with the hosts that reach it. Pools are defined only in the settings of agents."""
 
     noun, plural = "storage_pool", "storage_pools"
 
@@ -273,8 +275,7 @@ class CloudStoragePool(Kind):
 
 
 class VolumeTransfer(Kind):
-    """The offer of a volume of a cloud to other projects. It ends when a project accepts it, or when it is withdrawn.
-    """
+    """An offer of a cloud's volume to other projects. It ends when a project accepts it or the owner withdraws it."""
 
     noun, plural = "volume_transfer", "volume_transfers"
     sample_actions = ("record",)
