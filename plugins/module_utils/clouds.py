@@ -11,12 +11,14 @@ __all__ = ["ONLY", "chosen_cloud", "deciding_variable", "read_cloud_entry", "rea
 
 
 def read_cloud_entry(params):
-    """Return the cloud that *params* choose; ``None`` for an agent. See ``core.http.clouds.cloud_entry``."""
+    """Return the entry of clouds.yaml, or its equivalent from ``OS_*`` variables, that the module parameters *params*
+    select; ``None`` if they select an agent.
+    """
     return clouds.cloud_entry(params, _load)
 
 
 def read_only_cloud():
-    """Return the name of the only cloud in clouds.yaml. See ``core.http.clouds.find_only_cloud``."""
+    """Return the name of the cloud in clouds.yaml. Raises ``InvalidField`` unless the file has exactly one."""
     return clouds.find_only_cloud(_load)
 
 

@@ -10,7 +10,7 @@ from .core.options import CONNECTION, check_options, client_arguments
 
 
 def connect_client(params):
-    """Return a client for the endpoint or cloud that *params* name. Raises ``InvalidField``."""
+    """Return a client for the endpoint or cloud in the module parameters *params*. Raises ``InvalidField``."""
     check_options(CONNECTION, params)
     arguments = client_arguments(params)
     described = clouds.read_cloud_entry(params)

@@ -27,7 +27,7 @@ SHAPES = {"int": "a whole number", "float": "a number", "bool": "yes or no", "li
 
 @functools.lru_cache(maxsize=None)
 def argument_spec(module):
-    """Return the argument spec of *module*."""
+    """Return the argument spec of *module* (a ``Module``) for ``AnsibleModule``."""
     option_specs = options_spec(module.all_options, env_fallback)
     if "servers" in option_specs:
         option_specs["servers"].update(options=options_spec(module.item_options), required_one_of=[["name", "id"]])
@@ -35,8 +35,8 @@ def argument_spec(module):
 
 
 class _Process(AnsibleModule):
-    """An ``AnsibleModule`` whose error for an invalid argument names the argument. Ansible's own message only says
-    that a conversion failed.
+    """An ``AnsibleModule`` whose error message for an invalid argument names the argument. Ansible's own message only
+    says that a conversion failed.
     """
 
     def _load_params(self):
@@ -49,15 +49,15 @@ class _Process(AnsibleModule):
 
 
 def refusal_result(error):
-    """Return the result for *error* in a task's arguments. The result does not repeat the arguments, because
-    Ansible does not know yet which are secret.
+    """Return the module result for *error*, an invalid argument. It does not contain the arguments, because Ansible
+    does not know yet which of them are secret.
     """
     return dict(results.failure_result(error), invocation={"module_args": {}})
 
 
 def find_misfit(options, arguments, prefix=""):
-    """Return an ``InvalidField`` for the first of *arguments* with a value that its option does not accept; ``None``
-    where all are valid. *options*: an argument spec. *prefix* precedes the names of options in the error.
+    """Return an ``InvalidField`` for the first of *arguments* whose value does not have the type of its option;
+    ``None`` if all are valid. *options*: an argument spec. *prefix*: a prefix of option names in the error.
     """
     for name, option in options.items():
         words = (name, *option.get("aliases", ()))
@@ -91,7 +91,7 @@ def _rule(option, kind, value):
 
 
 def run_module_process(module):
-    """Run the main function of a module process: read the parameters, execute *module*, print the result."""
+    """Run the module process: read the parameters from Ansible, execute *module*, and print the result."""
     process = _Process(argument_spec=argument_spec(module), supports_check_mode=True, **module.rules)
     process.no_log_values -= secret_texts(module, process.params)
     result = execute_module(module, process.params, process.check_mode, process._diff)
@@ -104,9 +104,10 @@ def run_module_process(module):
 
 
 def execute_module(module, params, check_mode, diff_mode, client=None):
-    """Return the result of *module* for checked *params*; a failure is a result with ``failed`` and ``msg``.
+    """Execute *module* with the validated parameters *params*, and return the module result. After an error, the result
+    has ``failed`` and ``msg``.
 
-    Without *client*, a connection is opened as *params* say, and closed afterwards.
+    *client*: an open client; ``None``: connect as *params* say, and close the connection afterwards.
     """
     owns_client = client is None
     try:
@@ -123,16 +124,16 @@ def execute_module(module, params, check_mode, diff_mode, client=None):
 
 
 def secret_texts(module, params):
-    """Return the set of all texts in secret options that are lists or mappings. Callers exempt these texts from
-    Ansible's masking of secrets, which would otherwise hide common words in all output.
+    """Return all strings inside secret options that are lists or mappings. The caller exempts them from Ansible's
+    masking, which would otherwise hide common words everywhere in the output.
     """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}
 
 
 def masked_arguments(module, params):
-    """Return *params* for ``invocation`` in the result, with secret lists and mappings masked, also in items of a
-    batch. Options that an item omits are left out.
+    """Return *params* for ``invocation`` of the module result, with the values of the module's ``masked`` options
+    hidden, also in the items of ``servers``. Options that an item omits are not included.
     """
     items = [{name: value for name, value in item.items() if value is not None} for item in params.get("servers") or ()]
     arguments = json.loads(json.dumps(dict(params, servers=items) if items else params, default=str))

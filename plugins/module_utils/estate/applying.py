@@ -20,34 +20,41 @@ DEPENDING = frozenset((InvalidField.code, NotFound.code, InUse.code, Conflict.co
 
 
 class ItemRun:
-    """One item of a plan during a run: its ``revision`` for the request, ``status``, and ``message`` of a failure."""
+    """The state of one item of a plan (a change of one resource) while the plan is applied. ``revision``: the revision
+    of the resource that its request requires. ``status``: see ``PENDING`` and so on. ``message``: the reason of a
+    failure.
+    """
 
     def __init__(self, item):
         self.item, self.revision = item, item["revision"]
         self.status, self.message = PENDING, ""
 
     def request(self):
-        """Return the request of the item, which is refused if the resource has another revision."""
+        """Return the item as an item of a batch request. The API refuses it if the resource no longer has the required
+        revision.
+        """
         item = self.item
         return dict(item["permissions"], key=item["key"], want=item["want"], revision=self.revision)
 
     def fail(self, message):
-        """Note that the item failed or is refused."""
+        """Set the status of the item to failed, with this *message*."""
         self.status, self.message = FAILED, " ".join(str(message).split())
 
     def report(self):
-        """Return the item for results and reports, without the request."""
+        """Return the item for results and reports: without its request, with its status and message."""
         return dict(public_item(self.item), status=self.status, message=self.message)
 
 
 def public_item(item):
-    """Return an item of a plan for results and reports: without the request, which may hold secrets."""
+    """Return *item* of a plan for results and reports, without its request, which may contain secrets."""
     public = {name: item[name] for name in ("place", "noun", "name", "declared", "change", "costs", "actions")}
     return dict(public, changes={leaf["path"]: {"old": leaf["old"], "new": leaf["new"]} for leaf in item["diff"]})
 
 
 def check_places(plan, parameters):
-    """Raise ``InvalidField`` if a place of *plan* is missing in *parameters*, those of the task's places."""
+    """Raise ``InvalidField`` if *plan* has an agent or cloud ("place") that *parameters*, the connection parameters by
+    place, lack.
+    """
     missing = sorted({item["place"] for item in plan["items"]} - set(parameters))
     if missing:
         raise InvalidField("places", "lacks the plan's place %s; give the places that the plan was made with"
@@ -55,14 +62,17 @@ def check_places(plan, parameters):
 
 
 def check_items(works, parameters, plan):
-    """Check all *works* without a change: items that are done already become unchanged, and those that differ from the
-    plan fail. Raises ``MagnetarError`` for a place that cannot be reached.
+    """Check all items in *works* (``ItemRun``) with a dry run. Items that are already applied get the status unchanged;
+    items whose resource differs from the *plan* fail, and all items of a place (agent or cloud) that cannot be reached.
+    *parameters*: connection parameters by place.
     """
     _at_places(works, parameters, lambda place, own: _check_at(place, own, plan["places"]))
 
 
 def apply_items(works, parameters):
-    """Do the pending *works*. A failed item ends the work at its place; the items after it are not begun."""
+    """Apply the pending items in *works* (``ItemRun``), in order. After a failed item, the remaining items at the same
+    place (agent or cloud) are not begun. *parameters*: connection parameters by place.
+    """
     _at_places([work for work in works if work.status == PENDING], parameters, _apply_at)
 
 
@@ -77,7 +87,9 @@ def _at_places(works, parameters, function):
 
 
 def _groups(works):
-    """Return *works* in lists of successive items with the same noun, of which all or none are removals."""
+    """Split *works* into groups that one batch request can process: successive items with the same resource type that
+    are all removals, or all not. Return a list of (resource type, items).
+    """
     groups = []
     for work in works:
         kind = (work.item["noun"], work.item["want"] is None)
@@ -100,7 +112,7 @@ def _check_at(place, works, endpoints):
 
 
 def _check_answer(place, work, answer):
-    """Judge *answer*, of a dry run with the plan's revision."""
+    """Set the status of *work* (an ``ItemRun``) from *answer*, the answer to a dry run of its request."""
     if (answer.get("error") or {}).get("code") == ChangedSince.code:
         answer = _recheck(place, work)
         if answer is None:
@@ -119,9 +131,9 @@ def _check_answer(place, work, answer):
 
 
 def _recheck(place, work):
-    """Return the answer of a dry run without revision if the resource differs from the plan only by what the plan
-    itself changes: an interrupted run has begun it, or somebody else applies the same plan. Otherwise let *work* fail,
-    naming what has moved, and return ``None``.
+    """Repeat the dry run of *work* without its required revision, because the resource has changed since the plan.
+    Return the answer if the changes are a part of the plan itself, made by an interrupted run. Otherwise mark *work* as
+    failed, with the changed fields, and return ``None``.
     """
     item = work.item
     request = dict(item["permissions"], key=item["key"], want=item["want"])
@@ -139,8 +151,8 @@ def _recheck(place, work):
 
 
 def moved_fields(item, answer):
-    """Return the fields of the resource of *item* that are neither as before the plan nor as after it, as ``{path:
-    (planned, now)}``. *answer*: of a new dry run of the same request.
+    """Return the fields of an item's resource that are neither as before the plan nor as after it, as ``{path: (planned
+    value, present value)}``. *item*: an item of a plan. *answer*: the answer to a new dry run of its request.
     """
     planned = {leaf["path"]: leaf for leaf in item["diff"]}
     moved = {}
@@ -160,7 +172,9 @@ def moved_fields(item, answer):
 
 
 def _field_at(resource, path):
-    """Return the value at *path*, in the form of paths of differences, in *resource*; ``None`` if it has none."""
+    """Return the value at *path* in *resource*; ``None`` if there is none. *path*: keys separated by dots, as
+    ``diff_documents`` returns it. Keys may contain dots.
+    """
     name, _dot, rest = path.partition(".")
     value = resource.get(name)
     if not rest or not isinstance(value, dict):
@@ -169,7 +183,7 @@ def _field_at(resource, path):
 
 
 def shown(value):
-    """Return *value* for a message: short, and as YAML users write it."""
+    """Return *value* as a short text for messages, with booleans as in YAML."""
     text = "nothing" if value in (None, "", [], {}) else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -186,7 +200,9 @@ def _apply_at(place, works):
 
 
 def _apply_group(place, noun, group):
-    """Do the items of one noun. Those that fail because they refer to others are tried again after these."""
+    """Apply *group*, items (``ItemRun``) with the same resource type *noun*, at *place*. Failed items are repeated
+    after the others have succeeded, since they may refer to them.
+    """
     while group:
         try:
             answers = place.ensure(noun, [work.request() for work in group], dry_run=False)

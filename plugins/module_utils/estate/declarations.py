@@ -17,8 +17,9 @@ PLACES, DEFAULTS = "places", "defaults"
 
 
 class Declared:
-    """One declared resource: its place, noun, ``key`` and ``name``, the request that it results in, and ``source``,
-    which is where it is declared.
+    """A resource that the user declares. *place*: the name of its agent or cloud. *noun*: its type. *key*: its key in
+    requests. *want*: its desired fields, ``None`` if it must not exist. *permissions*: options of
+    ``core.ensure.Permissions``. *source*: where it is declared, such as a file.
     """
 
     def __init__(self, place, noun, name, key, want, permissions, source):
@@ -26,13 +27,14 @@ class Declared:
         self.want, self.permissions, self.source = want, permissions, source
 
     def request(self):
-        """Return the item of a batch request."""
+        """Return the resource as an item of a batch request."""
         return dict(self.permissions, key=self.key, want=self.want)
 
 
 def read_folder(folder):
-    """Return ``(source, declaration)`` for each document of the YAML files in *folder* and its subfolders, sorted by
-    path. Hidden files and folders are left out. Raises ``InvalidField`` for a file that is not a declaration.
+    """Read the YAML files in the directory *folder* and its subdirectories, sorted by path. Return a list of (source,
+    declaration), where source is the file, for messages. Hidden files and directories are skipped. Raises
+    ``InvalidField`` if a file cannot be read as YAML.
     """
     if not os.path.isdir(folder):
         raise InvalidField("folder", "is not a folder here", folder)
@@ -66,8 +68,9 @@ def _read_file(path):
 
 
 def declared_resources(sources, places):
-    """Return the ``Declared`` of all *sources*, pairs as ``read_folder`` returns them. *places*: names of all places,
-    which are those of a declaration without ``places``. Raises ``InvalidField``.
+    """Return a ``Declared`` for each resource in *sources*, a list of (source, declaration) as ``read_folder`` returns
+    it. *places*: the names of all agents and clouds, which apply to a declaration without ``places``. Raises
+    ``InvalidField``.
     """
     declared, first = [], {}
     for source, declaration in sources:
@@ -134,8 +137,9 @@ def _resource(place, noun, options, defaults, where):
 
 
 def checked_options(module, options, where):
-    """Return the parameters of *module* that a declaration's *options* set, with defaults and ``None`` for omitted
-    ones, as Ansible gives them to a task. *where*: prefix of option names in errors. Raises ``InvalidField``.
+    """Validate a resource's declared *options* with the argument spec of *module*. Return all parameters of the module,
+    as Ansible passes them: with defaults, and ``None`` for omitted ones. *where*: a prefix of option names in errors.
+    Raises ``InvalidField``.
     """
     connection = {option.name for option in CONNECTION}
     options_by_name = {option.option: option for option in module.options

@@ -59,16 +59,20 @@ REPORTS = name_options(
 
 
 class _EstateModule(Module):
-    """What both modules have in common."""
+    """The base class of the modules estate and estate_info, which compare declared resources with existing ones."""
 
     masked = ("places", "declarations")
     files = ("folder", "text_report", "json_report", "html_report")
 
     def check_endpoint(self, client):
-        """Override ``Module.check_endpoint``: accept any endpoint, because the places have endpoints of their own."""
+        """Override ``Module.check_endpoint``: do not check the task's endpoint, because each place (agent or cloud) has
+        its own.
+        """
 
     def drift(self, params):
-        """Return the ``Drift`` of the declarations in *params*."""
+        """Compare the declarations in the module parameters *params* with the existing resources, and return the
+        ``Drift``.
+        """
         sources = read_folder(params["folder"]) if params["folder"] else []
         sources += [("declarations[%d]" % at, each) for at, each in enumerate(params["declarations"] or [])]
         unmanaged = Unmanaged(params["unmanaged"], params["unmanaged_nouns"], params["unmanaged_keep"])
@@ -77,7 +81,7 @@ class _EstateModule(Module):
 
 
 class EstateInfoModule(_EstateModule):
-    """The module that reports what differs from the declarations."""
+    """The module estate_info, which reports the differences between declared and existing resources."""
 
     name = "estate_info"
     options = WANTED + PLACES + REPORTS
@@ -93,7 +97,7 @@ class EstateInfoModule(_EstateModule):
 
 
 class EstateModule(_EstateModule):
-    """The module that plans the changes of an estate, and applies such a plan."""
+    """The module estate, which plans the changes of the declared resources, and applies such a plan."""
 
     name = "estate"
     options = name_options(
@@ -156,14 +160,16 @@ class EstateModule(_EstateModule):
 
 
 def drift_report(drift, items):
-    """Return the report of *drift* with its public *items*: what modules return, and the files have."""
+    """Return the report of *drift*, which the module returns and writes to files. *items*: the results of
+    ``public_item``.
+    """
     counts = dict(_counts(items), unmanaged=len(drift.unmanaged), unchanged=drift.unchanged, errors=len(drift.errors))
     return {"counts": counts, "costs": _costs(items), "places": _places(drift.places), "items": items,
             "unmanaged": drift.unmanaged, "errors": drift.errors}
 
 
 def applied_report(plan, works):
-    """Return the report of a run of *plan* with its *works*."""
+    """Return the report of the application of *plan*. *works*: its items (``ItemRun``) with their status."""
     items = [work.report() for work in works]
     costs = _costs([item for item in items if item["status"] in (PENDING, DONE)])
     return {"plan": plan["id"], "counts": _counts(items), "costs": costs, "places": _places(plan["places"]),
@@ -171,7 +177,7 @@ def applied_report(plan, works):
 
 
 def _counts(items):
-    """Return the numbers of *items* by change and, where they have one, by status."""
+    """Return the number of *items* for each kind of change (such as create) and for each status (such as applied)."""
     counts = dict.fromkeys((CREATE, UPDATE, RECREATE, REMOVE, "unmanaged", PENDING, DONE, UNCHANGED, FAILED, NOT_BEGUN,
                             "errors"), 0)
     for item in items:
@@ -190,7 +196,9 @@ def _places(places):
 
 
 def write_reports(params, title, report, check_mode):
-    """Write the *report* to the files that *params* name, except in check mode. Raises ``InvalidField``."""
+    """Write *report* to the files that the module parameters *params* name, except in check mode. *title*: its heading.
+    Raises ``InvalidField`` if a file cannot be written.
+    """
     if check_mode:
         return
     made_at = utc_timestamp()

@@ -56,7 +56,9 @@ REBOOT, STOP, MOVE, DATA_LOSS = "reboot", "stop", "move", "data_loss"
 
 
 def change_of_answer(want, answer):
-    """Return the word for the change that *answer*, of a dry run, predicts: create, update, recreate or remove."""
+    """Return the kind of change that *answer*, the answer to a dry run, predicts: create, update, recreate or remove.
+    *want*: the desired fields; ``None``: the resource is removed.
+    """
     if want is None:
         return REMOVE
     verbs = [step["verb"] for step in answer["steps"]]
@@ -66,8 +68,9 @@ def change_of_answer(want, answer):
 
 
 def change_costs(noun, change, answer, in_cloud):
-    """Return the costs of a *change* of a *noun* that *answer*, of a dry run, predicts: ``reboot`` or ``stop`` (of a
-    running guest), ``move`` (it may go to another host), ``data_loss``. *in_cloud*: whether the place is a cloud.
+    """Return the disadvantages of a *change* to a resource of the type *noun*: ``reboot`` or ``stop`` (of a running
+    guest), ``move`` (the server may move to another host), ``data_loss``. *answer*: the answer to its dry run.
+    *in_cloud*: whether the resource is in a cloud.
     """
     verbs = [step["verb"] for step in answer["steps"]]
     costs = []
@@ -86,7 +89,9 @@ def change_costs(noun, change, answer, in_cloud):
 
 
 def narrowed_permissions(permissions, change, costs):
-    """Return *permissions* of a declaration without those that the planned *change* with its *costs* does not need."""
+    """Remove from *permissions* (options of ``core.ensure.Permissions``) everything that the planned *change* does not
+    need, and return the result. *costs*: the result of ``change_costs``.
+    """
     narrowed = dict(permissions)
     if REBOOT not in costs:
         narrowed.pop("allow_reboot", None)

@@ -20,7 +20,9 @@ PARALLEL, BATCH = 32, 1000
 
 
 class EstatePlace:
-    """A place while it is connected: its ``name``, its ``client``, and whether it is a cloud."""
+    """A connection to an agent or cloud ("place"): its ``name``, its ``client``, and whether it is a cloud
+    (``in_cloud``).
+    """
 
     def __init__(self, name, client):
         self.name, self.client = name, client
@@ -29,11 +31,13 @@ class EstatePlace:
 
     @property
     def endpoint(self):
-        """The endpoint, as a plan names it."""
+        """Return the URL of the agent or cloud, which a plan records."""
         return self.client.endpoint
 
     def ensure(self, noun, requests, dry_run):
-        """Send the *requests* of *noun* in batches, and return their answers in the same order."""
+        """Send *requests* for resources of the type *noun* in batches, and return the answers in the same order.
+        *requests*: items as in ``Client.ensure_many``.
+        """
         answers = []
         for at in range(0, len(requests), BATCH):
             answer = self.client.ensure_many(noun, requests[at:at + BATCH], dry_run=dry_run)
@@ -42,8 +46,8 @@ class EstatePlace:
 
 
 def place_parameters(places, params):
-    """Return the connection parameters of each place by name. *places*: the option; *params*: the task's parameters,
-    which apply where a place has none of its own. Raises ``InvalidField``.
+    """Return the connection parameters of each agent or cloud, by its name. *places*: the module option of this name.
+    *params*: the module parameters, which apply to parameters that a place does not set. Raises ``InvalidField``.
     """
     if not places:
         return {OWN: params}
@@ -67,8 +71,8 @@ def place_parameters(places, params):
 
 
 def work_at_places(parameters, names, work):
-    """Call *work* with the connected ``EstatePlace`` of each of *names*, in parallel; return ``(results, errors)``,
-    both by name of place. *parameters*: the result of ``place_parameters``.
+    """Connect to the agents and clouds with these *names* in parallel, and call *work* with the ``EstatePlace`` of
+    each. Return ``(results, errors)``, both by name. *parameters*: the result of ``place_parameters``.
     """
     def one(name):
         try:

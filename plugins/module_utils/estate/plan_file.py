@@ -14,21 +14,23 @@ FORMAT = 1
 
 
 def plan_digest(plan):
-    """Return the digest of what a *plan* says: its places and items, without the time and the digest itself."""
+    """Return a digest of *plan*, from all its content except its id and time."""
     content = {name: value for name, value in plan.items() if name not in ("id", "created_at")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def new_plan(drift, items, created_at):
-    """Return the plan with *items* in order; *drift* is what it was made from. Its ``id`` is its digest."""
+    """Return a new plan (a mapping) for *drift*. *items*: its items, in the order of their later application.
+    *created_at*: the time. Its ``id`` is its digest.
+    """
     plan = {"format": FORMAT, "created_at": created_at, "places": dict(sorted(drift.places.items())), "items": items,
             "unmanaged": drift.unmanaged, "unchanged": drift.unchanged}
     return dict(plan, id=plan_digest(plan))
 
 
 def read_plan(path):
-    """Return the plan in the file *path*. Raises ``InvalidField`` for a file that is no plan, is incomplete, or was
-    edited.
+    """Read and return the plan in the file *path*. Raises ``InvalidField`` if the file is not a plan, is incomplete, or
+    was edited.
     """
     try:
         with open(path, encoding="utf-8") as stream:
@@ -48,7 +50,7 @@ def read_plan(path):
 
 
 def same_plan(path, plan):
-    """Return whether the file *path* has a plan that says the same as *plan*."""
+    """Return whether the file *path* contains a plan with the same content as *plan*, apart from the time."""
     try:
         return read_plan(path)["id"] == plan["id"]
     except InvalidField:
@@ -56,8 +58,8 @@ def same_plan(path, plan):
 
 
 def write_file(option, path, text, private=False):
-    """Write *text* to the file *path*, as a whole or not at all. *private*: only its owner may read it. Raises
-    ``InvalidField``, which names the *option*.
+    """Write *text* to the file *path* atomically. *private*: only its owner can read it. Raises ``InvalidField`` for
+    the module option *option* if that fails.
     """
     folder = os.path.dirname(path) or "."
     try:

@@ -16,8 +16,9 @@ BUILT_IN = {"security_group": ("default",)}
 
 
 class Unmanaged:
-    """What happens to resources that exist and are not declared: the *policy* (ignore, report or absent), the *nouns*
-    that it applies to (all declared ones when empty), and patterns of names that are *kept*.
+    """The rule for existing resources without a declaration. *policy*: ignore, report, or absent (remove them).
+    *nouns*: the resource types that the rule covers; if empty, all types with declarations. *kept*: patterns of names
+    that the rule never covers.
     """
 
     def __init__(self, policy, nouns, kept):
@@ -30,13 +31,14 @@ class Unmanaged:
         self.policy, self.nouns, self.kept = policy, nouns, kept
 
     def is_kept(self, noun, name):
-        """Return whether the resource *name* of *noun* is never unmanaged."""
+        """Return whether the rule never covers the resource *name* of the type *noun*."""
         return name in BUILT_IN.get(noun, ()) or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.kept)
 
 
 class Drift:
-    """What differs from the declarations: ``items`` (the changes), ``unmanaged`` resources, the number of resources
-    ``unchanged``, ``errors``, ``warnings``, and the ``places`` with their endpoints.
+    """The differences between declared and existing resources: ``items`` (the changes to make), ``unmanaged``
+    (resources without a declaration), the number of ``unchanged`` resources, ``errors``, ``warnings``, and the
+    ``places`` (agents and clouds) with their endpoints.
     """
 
     def __init__(self):
@@ -44,7 +46,7 @@ class Drift:
         self.unchanged, self.places = 0, {}
 
     def add(self, other):
-        """Add the drift of another place."""
+        """Add *other*, the ``Drift`` of another agent or cloud, to this one."""
         for name in ("items", "unmanaged", "errors", "warnings"):
             getattr(self, name).extend(getattr(other, name))
         self.unchanged += other.unchanged
@@ -52,8 +54,8 @@ class Drift:
 
 
 def find_drift(parameters, declared, unmanaged):
-    """Return the ``Drift`` of all places. *parameters*: the result of ``place_parameters``; *declared*: list of
-    ``Declared``; *unmanaged*: an ``Unmanaged``.
+    """Compare the declared resources with the existing ones at all agents and clouds, and return the ``Drift``.
+    *parameters*: the result of ``place_parameters``. *declared*: a list of ``Declared``. *unmanaged*: an ``Unmanaged``.
     """
     nouns = unmanaged.nouns or [noun for noun in NOUNS if any(resource.noun == noun for resource in declared)]
     if unmanaged.policy == IGNORE:
@@ -107,8 +109,9 @@ def _error(place, noun, name, error):
 
 
 def plan_item(place, noun, name, request, answer, declared):
-    """Return the item of a plan for the *request* of a *noun* that *answer*, of a dry run, says to change something.
-    *declared*: whether the resource is declared. Raises ``InvalidField`` for a place that tells no revision.
+    """Return an item of a plan: a mapping that describes one change. *request*: the item of a batch request, for the
+    resource *name* of the type *noun*. *answer*: the answer to its dry run, which predicts a change. *declared*:
+    whether the resource is declared. Raises ``InvalidField`` if the agent or cloud is too old to report revisions.
     """
     if not answer.get("revision"):
         raise InvalidField("places.%s" % place.name, "is of a release without revisions, so that a plan could not be "
@@ -126,7 +129,7 @@ def plan_item(place, noun, name, request, answer, declared):
 
 
 def shown_fields(noun, resource):
-    """Return the uuid and the compared fields of a *resource* in an answer, except secrets."""
+    """Return the uuid and the comparable fields of *resource*, without secrets. *noun*: its type."""
     kind = MODULES[noun].kind
     names = {"id", *compared_fields(kind)} - {*kind.secrets()}
     return {name: value for name, value in (resource or {}).items() if name in names}
@@ -163,7 +166,9 @@ def _add_removals(drift, place, noun, resources):
 
 
 def ordered_items(items):
-    """Return *items* in the order in which they are applied: first changes by noun, then removals in reverse."""
+    """Return the *items* of a plan in the order of application: first creations and changes, ordered by resource type
+    so that referenced resources exist; then removals in the reverse order.
+    """
     rank = {noun: at for at, noun in enumerate(NOUNS)}
     return sorted(items, key=lambda item: (
         item["change"] == REMOVE, -rank[item["noun"]] if item["change"] == REMOVE else rank[item["noun"]],

@@ -27,7 +27,8 @@ border-bottom:1px solid #d1d9e0}code{font:13px ui-monospace,monospace;overflow-w
 
 
 def summary(report):
-    """Return the counts of *report* as a sentence, without those that are 0: of a plan by change, of a run by status.
+    """Return the numbers of changes in *report* as a sentence, without zeros. For a plan they are counted by kind of
+    change, for an applied plan by status.
     """
     of_run = any("status" in item for item in report["items"])
     parts = ["%d %s" % (number, WORDS[name]) for name, number in report["counts"].items()
@@ -36,7 +37,9 @@ def summary(report):
 
 
 def text_report(title, report):
-    """Return *report* as plain text. *report*: ``counts``, ``places``, ``items``, ``unmanaged``, ``errors``."""
+    """Return *report* as plain text. *title*: its heading. *report*: a mapping with ``counts``, ``places``, ``items``,
+    ``unmanaged`` and ``errors``.
+    """
     lines = ["%s: %s" % (title, summary(report))]
     for place in report["places"]:
         own = _of_place(report, place["name"])
@@ -53,7 +56,7 @@ def text_report(title, report):
 
 
 def _unreached(report):
-    """Return the errors of places that cannot be reached."""
+    """Return the errors in *report* of agents and clouds that cannot be reached."""
     reached = [place["name"] for place in report["places"]]
     return [error for error in report["errors"] if error["place"] not in reached]
 
@@ -80,8 +83,8 @@ def _error_text(error):
 
 
 def html_report(title, report, made_at):
-    """Return *report* as one HTML page that needs no other file. All values are escaped. Other parameters: as in
-    ``text_report``; *made_at*: the time in its footer.
+    """Return *report* as an HTML page without external files. All values are escaped. *made_at*: the time for the
+    footer. Other parameters: as in ``text_report``.
     """
     parts = ["<!DOCTYPE html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
              "<title>%s</title><style>%s</style>" % (escape(title), STYLE),

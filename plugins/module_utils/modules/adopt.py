@@ -12,7 +12,7 @@ RELEASED = "released"
 
 
 class AdoptModule(ResourceModule):
-    """The module that adopts a libvirt domain, or releases the server that it has become."""
+    """The module adopt. It makes an existing libvirt domain a server of the agent ("adopts" it), or ends that."""
 
     kind = Adoption
     removed = RELEASED
@@ -31,7 +31,9 @@ class AdoptModule(ResourceModule):
 
 
 class AdoptInfoModule(InfoModule):
-    """The module that reports the domains that can be adopted, those that cannot, and those that are."""
+    """The module adopt_info, which reports the libvirt domains that can be adopted, that cannot be, and that are
+    adopted already.
+    """
 
     kind = Adoption
 
@@ -45,7 +47,7 @@ class AdoptInfoModule(InfoModule):
 
 
 def check_of_host(client):
-    """Raise ``InvalidField`` if *client* uses a cloud, which does not know adopted servers."""
+    """Raise ``InvalidField`` if *client* uses a cloud, because only agents adopt domains."""
     if client.of_cloud:
         raise InvalidField("cloud", "is not for domains of other programs, which only the agent of their host adopts. "
                                     "Name the agent as endpoint")

@@ -21,7 +21,7 @@ SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
 
 
 class AttachmentModule(ResourceModule):
-    """The module that attaches a volume, NIC or share to a server, or detaches it."""
+    """The base class of the modules that attach a volume, NIC or share to a server, or detach it."""
 
     rules = {}
     replaced = ("server", "volume")
@@ -31,7 +31,7 @@ class AttachmentModule(ResourceModule):
 
     def key(self, params):
         """Override ``ResourceModule.key``: return ``SERVER:VOLUME``, ``SERVER:NIC`` or ``SERVER:SHARE``. Raises
-        ``InvalidField`` when no option names the volume, NIC or share.
+        ``InvalidField`` if *params* do not name the volume, NIC or share.
         """
         for name in self.identifying:
             if params.get(name):
@@ -88,7 +88,7 @@ class ShareAttachmentModule(AttachmentModule):
 
 
 class AttachmentInfoModule(InfoModule):
-    """The module that reports which volumes, NICs or shares servers have."""
+    """The base class of the modules that report the volumes, NICs or shares of servers."""
 
     #: The second selecting option next to ``server``, its documentation, and the field that it selects by name.
     other, other_doc, other_name = "", "", None

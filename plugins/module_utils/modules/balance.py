@@ -11,8 +11,8 @@ from .info import InfoModule
 
 
 class BalanceModule(ComputeServiceModule):
-    """The module that evens out the load of the hosts of a cell. The balance exists with the cell, so it is never
-    created or removed.
+    """The module balance, which migrates servers to balance the load of a cell's hosts. This resource exists as long as
+    the cell, so the module never creates or removes it.
     """
 
     kind = Balance
@@ -20,7 +20,7 @@ class BalanceModule(ComputeServiceModule):
 
 
 class BalanceInfoModule(InfoModule):
-    """The module that reports the load of hosts and the proposed moves."""
+    """The module balance_info, which reports the load of hosts and the proposed migrations."""
 
     kind = Balance
 

@@ -12,7 +12,9 @@ from .info import InfoModule
 
 
 class CapacityInfoModule(InfoModule):
-    """The module that reports the room for the servers of a failed host."""
+    """The module capacity_info, which reports whether all servers of a host would have a place on other hosts if it
+    failed.
+    """
 
     kind = Capacity
 

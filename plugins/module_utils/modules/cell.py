@@ -10,7 +10,7 @@ from .resource import ResourceModule
 
 
 class CellModule(ResourceModule):
-    """The module of cells. It never recreates a cell, because that would lose the cell's servers."""
+    """The module cell. It never recreates a cell, because that would lose the servers of the cell."""
 
     kind = Cell
     rules = {}

@@ -11,8 +11,8 @@ from .resource import ResourceModule
 
 
 class ComputeServiceModule(ResourceModule):
-    """The module that changes the compute service of a host. The service exists with the host, so it is never created
-    or removed.
+    """The module compute_service, which changes the compute service of a host. The service exists as long as the host,
+    so the module never creates or removes it.
     """
 
     kind = ComputeService

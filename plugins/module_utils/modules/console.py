@@ -10,7 +10,7 @@ from .module import Module, key_from_params
 
 
 class ConsoleInfoModule(Module):
-    """The module that requests the URLs of a console."""
+    """The module console_info, which requests the URLs of a server's console from a cloud."""
 
     name = "console_info"
     rules = {"required_one_of": [["name", "id"]]}

@@ -8,7 +8,9 @@ from .resource import ResourceModule
 
 
 class DefaultSecurityGroupRuleModule(ResourceModule):
-    """The module that adds a rule which new security groups start with, or removes it."""
+    """The module default_security_group_rule, which adds or removes a rule that new security groups have from the
+    beginning.
+    """
 
     kind = DefaultSecurityGroupRule
     rules = {}
@@ -16,7 +18,7 @@ class DefaultSecurityGroupRuleModule(ResourceModule):
     on_immutable_doc = "V(recreate) removes the rule and creates it again."
 
     def want(self, params):
-        """Override ``ResourceModule.want``: return only the fields that are not part of the key."""
+        """Override ``ResourceModule.want``: return only the description, because all other fields are in the key."""
         return {} if params["description"] is None else {"description": params["description"]}
 
     def key(self, params):

@@ -8,16 +8,16 @@ from .compute_service import ComputeServiceModule
 
 
 class HostMaintenanceModule(ComputeServiceModule):
-    """The module that drains a host of a cloud. The maintenance exists with the host, so it is never created or
-    removed.
+    """The module host_maintenance, which drains a host of a cloud or enables it again. This resource exists as long as
+    the host, so the module never creates or removes it.
     """
 
     kind = HostMaintenance
 
 
 class HostFenceModule(ComputeServiceModule):
-    """The module that fences a host of a cloud, or unfences it. The fence exists with the host, so it is never created
-    or removed.
+    """The module host_fence, which fences or unfences a host of a cloud. This resource exists as long as the host, so
+    the module never creates or removes it.
     """
 
     kind = HostFence

@@ -13,15 +13,15 @@ from .resource import ResourceModule
 
 
 class NamedIdentityModule(ResourceModule):
-    """The module of resources with names that are unique in the cloud: domains and roles."""
+    """The base class of the modules for domains and roles, whose names are unique in the cloud."""
 
     def key(self, params):
         return escape_key_part(key_from_params(params))
 
 
 class DomainedIdentityModule(NamedIdentityModule):
-    """The module of resources with names that are unique in a domain: projects, users and groups. With O(id), the
-    domain is a field that cannot change.
+    """The base class of the modules for projects, users and groups, whose names are unique in their domain. If O(id) is
+    set, O(domain) is not part of the key, but an immutable field.
     """
 
     def key(self, params):
@@ -32,7 +32,7 @@ class DomainedIdentityModule(NamedIdentityModule):
 
 
 class IdentityInfoModule(InfoModule):
-    """The module that reports resources of domains."""
+    """The base class of the modules that report projects, users and groups, optionally of one domain."""
 
     def selecting(self):
         domain = name_options(domain=Option(REFERENCE, "Only %s of this domain, by name or id." % self.kind.plural,
@@ -46,7 +46,7 @@ class IdentityInfoModule(InfoModule):
 
 
 class RoleAssignmentModule(ResourceModule):
-    """The module that gives a user or a group a role, or takes it away."""
+    """The module role_assignment, which assigns a role to a user or group, or revokes it."""
 
     kind = RoleAssignment
     replaced = tuple(field.name for field in RoleAssignment.settable())
@@ -58,8 +58,8 @@ class RoleAssignmentModule(ResourceModule):
     state_doc = "V(present) gives the role. V(absent) takes it away; roles from groups stay."
 
     def common(self):
-        """Override ``ResourceModule.common``: without ``on_immutable``, because an assignment has no other fields than
-        its key.
+        """Override ``ResourceModule.common``: omit ``on_immutable``, because all fields of an assignment are in the
+        key.
         """
         return tuple(option for option in super().common() if option.name != "on_immutable")
 
@@ -67,7 +67,9 @@ class RoleAssignmentModule(ResourceModule):
         return {}
 
     def key(self, params):
-        """Return the key with all parts. With O(project), O(domain) is the domain of what has no other one."""
+        """Override ``ResourceModule.key``: return the key with all fields. If O(project) and O(domain) are set,
+        O(domain) is the default domain of the project, user and group.
+        """
         parts = {name: params[name] for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if params.get(name) is not None}
         nearest = parts.pop("domain") if "project" in parts and "domain" in parts else None
         for name in (*ROLE_ACTORS, "project"):
@@ -83,7 +85,7 @@ class RoleAssignmentModule(ResourceModule):
 
 
 class RoleAssignmentInfoModule(InfoModule):
-    """The module that reports role assignments."""
+    """The module role_assignment_info, which reports role assignments."""
 
     kind = RoleAssignment
 
@@ -100,7 +102,7 @@ class RoleAssignmentInfoModule(InfoModule):
 
 
 class ApplicationCredentialModule(ResourceModule):
-    """The module of application credentials. Its result also has the entry of clouds.yaml for a new credential."""
+    """The module application_credential. For a new credential, its result includes an entry for clouds.yaml."""
 
     kind = ApplicationCredential
     on_immutable_doc = "V(recreate) removes the credential and creates it again, which ends its logins."
@@ -114,7 +116,9 @@ class ApplicationCredentialModule(ResourceModule):
 
 
 def _cloud_entry(login, credential):
-    """Return an entry of clouds.yaml that logs in with *credential* at the cloud of *login*."""
+    """Return an entry for clouds.yaml that uses the application *credential*. *login*: the current login, for URL and
+    region.
+    """
     auth = {"auth_url": login.auth["auth_url"], "application_credential_id": credential["id"],
             "application_credential_secret": credential["secret"]}
     optional = {"region_name": login.region, "cacert": login.ca_cert, "verify": None if login.validate else False}

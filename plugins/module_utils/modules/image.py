@@ -69,26 +69,27 @@ class ImageModule(ResourceModule):
 
 
 def _empty(answer):
-    """Return whether the image in *answer* (the API's answer to an ensure) still waits for its content."""
+    """Return whether the image in *answer*, the answer of ``Client.ensure``, still waits for the upload of its content.
+    """
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
 def _new(answer):
-    """Return whether the image in *answer* (the API's answer to an ensure) was created by that request."""
+    """Return whether ``Client.ensure``, whose answer is *answer*, has created the image."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 
 def _predicted(recorded, size):
-    """Return the answer that check mode predicts after an upload of *size* bytes. *recorded*: the answer to the ensure
-    of the image.
+    """Return the answer that check mode predicts for an upload of *size* bytes. *recorded*: the answer of
+    ``Client.ensure`` for the image.
     """
     sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}
     return _joined_answer(recorded, dict(recorded, **sent))
 
 
 def _joined_answer(recorded, sent):
-    """Merge two answers of the API into one, and return it. *recorded*: the answer to the ensure of the image. *sent*:
-    the answer to the upload of its content.
+    """Merge *recorded*, the answer of ``Client.ensure`` for an image, and *sent*, the answer of the upload of its
+    content, and return the result.
     """
     arrived = [{"path": "status", "old": "queued", "new": "active"}]
     return dict(
@@ -98,7 +99,9 @@ def _joined_answer(recorded, sent):
 
 
 def file_digest(path, algorithm):
-    """Return the digest of the file's content as ``sha256:HEX`` or ``sha512:HEX``."""
+    """Return the digest of the content of the file *path* as ``sha256:HEX`` or ``sha512:HEX``. *algorithm*: sha256 or
+    sha512. Raises ``InvalidField``.
+    """
     if algorithm not in ("sha256", "sha512"):
         raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
     hasher = hashlib.new(algorithm)

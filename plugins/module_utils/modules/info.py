@@ -16,7 +16,7 @@ from .module import Module, looks_like_uuid, scalar_text
 
 
 class InfoModule(Module):
-    """A module that reports resources of *kind*. An empty result is not a failure."""
+    """The base class of the modules that report resources of the type *kind*. An empty result is not a failure."""
 
     def __init__(self, kind=None):
         self.kind = kind or self.kind
@@ -24,7 +24,7 @@ class InfoModule(Module):
         self.options = self.selecting() if self.kind.selectable else ()
 
     def selecting(self):
-        """Return the options that select resources and their fields."""
+        """Return the options that select the resources and fields to report."""
         plural, sample = self.kind.plural, "V(web*)"
         return name_options(
             name=Option(Text(), "Only %s of this name; a pattern such as %s is allowed." % (plural, sample),
@@ -36,7 +36,7 @@ class InfoModule(Module):
         )
 
     def narrowing(self):
-        """Return the selecting options that every info module has: filters, fields, limit and sort."""
+        """Return the selecting options that every module for several resources has: filters, fields, limit and sort."""
         return {
             "filters": Option(
                 MapOf(Text(), Value()), "Only %s whose fields have these values, or fit these patterns such as "
@@ -67,9 +67,9 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """Split *filters* into those for the API and those for the module. Return the API's query parameters (for
-        single values without a pattern), and the module's tests of all others as ``{field: function}``. Raises
-        ``InvalidField``.
+        """Split the option *filters* into filters that the API applies and filters that the module applies. Return the
+        API's query parameters (single values without wildcards), and ``{field: function}`` for the others; the function
+        tests a value. Raises ``InvalidField``.
         """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}
@@ -98,18 +98,19 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the filters that the module itself applies to resources of its kind: by name of the filter, the field
-        that it tests. *filterable*: names of the fields by which the API filters; these are left out.
+        """Return the filters that only the module itself can apply to resources of its type: by name of the filter, the
+        field that it tests. *filterable*: the fields that the API can filter by.
         """
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
-        """Return the resources that match the API's *query* and pass all *tests* (``{field: function}``).
+        """Return the resources that match *query*, the query parameters of the API, and pass all *tests* (``{field:
+        function}``).
 
-        The module runs the tests on the answer. So it requests the fields that the tests read too, and applies the
-        limit after the tests.
+        The module runs the tests after the API has answered. Therefore it also requests the tested fields, and applies
+        the limit itself.
         """
         if not tests:
             return client.list(self.kind.noun, **query)
@@ -137,8 +138,8 @@ def _has_pattern(values):
 
 
 def _matches(field, key, patterns, further, value):
-    """Return whether *value*, the content of *field*, matches one of *patterns* of the filter *key*, and passes the
-    test *further* (``None``: no such test).
+    """Return whether *value* of *field* matches one of the *patterns* (of the filter *key*), and also passes *further*,
+    another test function (``None``: no other test).
     """
     shown = {field: value}
     is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
@@ -147,10 +148,14 @@ def _matches(field, key, patterns, further, value):
 
 
 def _like(pattern, further, value):
-    """Return whether the name *value* matches *pattern*, and passes the test *further* (``None``: no such test)."""
+    """Return whether the name *value* matches *pattern*, and also passes *further*, another test function (``None``: no
+    other test).
+    """
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 
 def _one_of(accepted, value):
-    """Return whether the text of *value* is in *accepted*, compared as the API compares. An absent value never is."""
+    """Return whether *value*, as a string, is in the set *accepted*, compared as the API does. ``None`` is never
+    accepted.
+    """
     return value is not None and matches_one_text(value, accepted)

@@ -10,7 +10,9 @@ from .info import InfoModule
 
 
 class InstanceActionInfoModule(InfoModule):
-    """The module that reports the requests for a server, or one of them with its events."""
+    """The module instance_action_info, which reports the actions that were requested for a server, or one of them with
+    its events.
+    """
 
     kind = InstanceAction
 

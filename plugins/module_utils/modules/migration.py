@@ -14,7 +14,7 @@ from .module import ABSENT, PRESENT, Module, checked_endpoint, get_resource
 
 
 class MigrationModule(Module):
-    """The module that coordinates a migration between two agents, or requests one from a cloud."""
+    """The module migration. It performs a migration between two agents, or requests a migration from a cloud."""
 
     name = "migration"
     tuning = tuple(f for f in Migration.settable() if f.name in OPTIONS)
@@ -45,8 +45,8 @@ class MigrationModule(Module):
             return self._move(params, check_mode, diff_mode, source, target)
 
     def _in_cloud(self, params, check_mode, diff_mode, client):
-        """Request the move of a server to the host ``destination`` from a cloud, and return the module's result. Raises
-        ``InvalidField`` for options and states that only a migration between two agents has.
+        """Request from a cloud that a server moves to the host ``destination``, and return the module result. Raises
+        ``InvalidField`` for options and states that are only possible with two agents.
         """
         for name in ("destination_address",) + tuple(f.option for f in self.tuning):
             if params.get(name) not in (None, False):

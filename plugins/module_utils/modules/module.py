@@ -15,12 +15,12 @@ PRESENT, ABSENT = "present", "absent"
 
 
 class Module:
-    """A module: its ``name``, its ``options`` (without the connection's), rules between them, and ``execute``.
+    """The base class of all modules.
 
-    ``kind`` is the module's ``Kind``, if any. ``rules`` are keyword arguments of ``AnsibleModule``. ``files`` names
-    options that are files on the machine where the module runs. ``masked`` names options whose value is hidden in the
-    result's invocation. ``cloud_only``: only a cloud supports the module, as is always so for a kind in
-    ``CLOUD_KINDS``.
+    ``name``: the module's name. ``options``: its options, except the connection options. ``kind``: its resource type,
+    if any. ``rules``: keyword arguments of ``AnsibleModule``, such as ``mutually_exclusive``. ``files``: names of
+    options with files on the machine where the module runs. ``masked``: names of options whose value is hidden in
+    ``invocation`` of the result. ``cloud_only``: the module needs a cloud; always so for a kind in ``CLOUD_KINDS``.
     """
 
     name = ""
@@ -33,23 +33,26 @@ class Module:
 
     @property
     def all_options(self):
-        """The module's own options and the options of the connection."""
+        """Return the module's own options and the options of the connection."""
         return self.options + CONNECTION
 
     def check_endpoint(self, client):
-        """Raise ``InvalidField`` when the module needs a cloud and *client* uses the unix socket of an agent."""
+        """Raise ``InvalidField`` if the module needs a cloud and *client* is connected to the unix socket of an agent.
+        """
         if (self.cloud_only or self.kind in CLOUD_KINDS) and client.host is None:
             raise InvalidField("cloud", "is required: %s is about a cloud, and %s is an agent. Name a cloud of "
                                "clouds.yaml, or give the API of one as endpoint" % (self.name, client.endpoint))
 
     def execute(self, params, check_mode, diff_mode, client):
-        """Do the work with *client* and return the result of the module. Raises ``MagnetarError``."""
+        """Do the module's work with *client*, and return the module result. *params*: the validated module parameters.
+        Raises ``MagnetarError``.
+        """
         raise NotImplementedError
 
 
 def key_from_params(params, where=""):
-    """Return the key of the resource that *params* name: ``id``, otherwise ``name``. Raises ``InvalidField`` for an
-    empty value, which an argument spec accepts. *where* precedes the option in its message.
+    """Return the key of the resource from the module parameters *params*: ``id``, or else ``name``. *where*: a prefix
+    of the option in errors. Raises ``InvalidField`` for an empty value, which the argument spec does not refuse.
     """
     for option in ("id", "name"):
         if params.get(option) is not None:
@@ -58,15 +61,15 @@ def key_from_params(params, where=""):
 
 
 def checked_key_part(params, option):
-    """Return the value of *option* in *params*, for use as one part of a key with parts that are separated by colons,
-    such as ``SERVER:VOLUME``. Only the last part may contain colons. Raises ``InvalidField`` for an empty value.
+    """Return the value of *option* in the module parameters *params*, for use as a part of a key such as
+    ``SERVER:VOLUME``. Raises ``InvalidField`` for an empty value. Only the last part of a key may contain colons.
     """
     return REFERENCE.check(params[option], option)
 
 
 def checked_endpoint(params, option):
-    """Return the value of the endpoint *option* in *params*. Raises ``InvalidField`` naming the option when it is not
-    an endpoint.
+    """Return the value of *option* in the module parameters *params*. Raises ``InvalidField`` for *option* if it is not
+    the URL of an endpoint.
     """
     try:
         parse_endpoint(params[option])
@@ -76,8 +79,9 @@ def checked_endpoint(params, option):
 
 
 def get_resource(client, noun, key):
-    """Return the resource *key* of the type *noun*, such as server. Raises ``NotFound`` with a message for users of a
-    task."""
+    """Return the resource *key* of the type *noun*, such as server. Raises ``NotFound`` with a message that suits a
+    task.
+    """
     try:
         return client.get(noun, key)
     except NotFound as error:
@@ -85,7 +89,7 @@ def get_resource(client, noun, key):
 
 
 def looks_like_uuid(text):
-    """Return whether *text* is a uuid. A name in the form of a uuid counts as one."""
+    """Return whether *text* has the form of a uuid, with or without hyphens."""
     try:
         Uuid().check(text, "id")
     except InvalidField:
@@ -94,15 +98,15 @@ def looks_like_uuid(text):
 
 
 def scalar_text(value):
-    """Return a boolean as ``true`` or ``false``, and a number as text; other values unchanged."""
+    """Return *value* as a string if it is a boolean (``true`` or ``false``) or a number; otherwise unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
 
 
 def texts_of_field(field, value):
-    """Return *value* of *field*. If the field is a mapping of texts, its numbers and booleans become texts: YAML reads
-    the texts ``1`` and ``yes`` as a number and a boolean.
+    """Return *value* of *field*, adapted to the API. In a mapping of strings, numbers and booleans become strings,
+    because YAML reads ``1`` and ``yes`` as such. In objects, keys with the value ``None`` are removed.
     """
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): scalar_text(item) for key, item in value.items()}
@@ -112,5 +116,7 @@ def texts_of_field(field, value):
 
 
 def _without_omitted(item):
-    """Return *item* without omitted keys, whose value from Ansible is ``None``."""
+    """Return the mapping *item* without the keys that the user omitted (Ansible sets them to ``None``); other values
+    unchanged.
+    """
     return {name: value for name, value in item.items() if value is not None} if isinstance(item, dict) else item

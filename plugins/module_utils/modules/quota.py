@@ -12,7 +12,8 @@ from .resource import ResourceModule
 
 
 class QuotaModule(ResourceModule):
-    """The module that changes the quota of a project, or resets it to the defaults. Every project has a quota."""
+    """The module quota, which changes the quota of a project, or resets it to the defaults. Every project has a quota.
+    """
 
     kind = Quota
     rules = {}
@@ -31,7 +32,7 @@ class QuotaModule(ResourceModule):
 
 
 class QuotaInfoModule(InfoModule):
-    """The module that reports the quota of one project."""
+    """The module quota_info, which reports the quota of one project."""
 
     kind = Quota
 

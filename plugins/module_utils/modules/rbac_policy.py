@@ -12,7 +12,7 @@ SAID = ("object_type", "target_project", "object")
 
 
 class RbacPolicyModule(ResourceModule):
-    """The module that grants a project the use of a resource, or revokes it."""
+    """The module rbac_policy, which allows a project to use a resource of another project, or revokes that."""
 
     kind = RbacPolicy
     rules = {}

@@ -13,8 +13,8 @@ MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts", "users": "users"
 
 
 class ResourceModule(Module):
-    """A module that brings one resource of *kind* to the described state, or removes it. Subclasses define the
-    differences of their kind.
+    """The base class of the modules that create or change a resource of the type *kind*, or remove it. Subclasses
+    define the differences of their resource type.
     """
 
     #: Values of ``state`` except the one that removes the resource, each with the fields that it adds to the desired
@@ -39,8 +39,8 @@ class ResourceModule(Module):
         self.options = self.fields + self.own + self.common() + WAITING
 
     def common(self):
-        """Return the options that every module of a resource has: ``state``, ``on_immutable``, the permissions, and
-        ``purge_FIELD`` for fields that can be added to.
+        """Return the options that these modules share: ``state``, ``on_immutable``, the permissions, and
+        ``purge_FIELD`` for fields whose content can be extended.
         """
         names = {field.name for field in self.fields}
         purge = {"purge_" + name: Option(Boolean(), "Whether %s missing in O(%s) are removed, when O(%s) is given."
@@ -58,7 +58,7 @@ class ResourceModule(Module):
         return {"required_one_of": [["name", "id"]]}
 
     def want(self, params):
-        """Return the desired document for *params*."""
+        """Return the desired fields of the resource from the module parameters *params*."""
         want = {field.name: texts_of_field(field, params[field.option]) for field in self.fields
                 if params.get(field.option) is not None}
         want.update(self.states[params["state"]])
@@ -68,18 +68,20 @@ class ResourceModule(Module):
         return want
 
     def allowed(self, params):
-        """Return the permissions of the request for *params*, by name."""
+        """Return the options of ``core.ensure.Permissions`` that the module parameters *params* set, by name."""
         permissions = {option.name: params[option.name] for option in self.permissions if params.get(option.name)}
         return dict(permissions, on_immutable=params["on_immutable"])
 
     def merge(self, params):
-        """Return the names of list and mapping fields whose content in *params* is added to the existing content,
-        instead of replacing it.
+        """Return the names of list and mapping fields whose values in the module parameters *params* are added to the
+        existing values, instead of replacing them.
         """
         return [name for name in MERGED if params.get("purge_" + name) is False and name in params]
 
     def key(self, params):
-        """Return the key of the resource that *params* name. Modules of kinds without names override this."""
+        """Return the key of the resource from the module parameters *params*. Modules for resources without names
+        override this.
+        """
         return key_from_params(params)
 
     def execute(self, params, check_mode, diff_mode, client):
@@ -92,8 +94,8 @@ class ResourceModule(Module):
         return results.module_result(self.kind.noun, params.get("name") or key, answer, diff_mode)
 
     def ensure(self, client, key, params, waiting):
-        """Send the request to ensure the resource *key*, and return the answer. *waiting*: further arguments of
-        ``Client.ensure``. A kind that needs more than one call overrides this.
+        """Create or change the resource *key* with ``Client.ensure``, and return the answer. *waiting*: further
+        arguments of ``Client.ensure``, such as timeout. Subclasses that need more than one call override this.
         """
         return client.ensure(self.kind.noun, key, self.want(params), merge=self.merge(params),
                              **self.allowed(params), **waiting)

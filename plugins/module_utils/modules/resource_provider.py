@@ -8,8 +8,8 @@ from .compute_service import ComputeServiceModule
 
 
 class ResourceProviderModule(ComputeServiceModule):
-    """The module that changes the resource provider of a host. The provider exists with the host, so it is never
-    created or removed.
+    """The module resource_provider, which changes the resource provider of a host. The provider exists as long as the
+    host, so the module never creates or removes it.
     """
 
     kind = ResourceProvider

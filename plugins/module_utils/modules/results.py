@@ -7,10 +7,11 @@ from ..core.errors import MagnetarError
 
 
 def module_result(noun, label, answer, diff_mode):
-    """Return the module's result for *answer*, the API's answer to a request that ensures the resource *label* of the
-    type *noun*: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
+    """Return the module result for *answer*, the answer of ``Client.ensure`` or ``Client.delete``: ``changed``,
+    ``<noun>``, ``actions``, ``changes``, ``request_id`` and so on. *noun*, *label*: the resource type, and the
+    resource's name for the diff.
 
-    An answer with only an operation (``wait: false``) counts as changed, since work is in progress.
+    If *answer* has only an operation (``wait: false``), the result is changed, because the operation is still running.
     """
     if "changed" not in answer:
         return {"changed": True, "operation": _operation(answer), "request_id": answer.get("request_id")}
@@ -46,7 +47,9 @@ def _diff(leaves, header):
 
 
 def failure_result(error):
-    """Return the result of a failure: a message of one line with cause and remedy, and ``error`` for programs."""
+    """Return the module result for *error*: ``failed``, ``msg`` (one line with cause and remedy), and ``error``, a
+    mapping for programs.
+    """
     return {
         "failed": True,
         "msg": one_line(error.message),
@@ -55,14 +58,14 @@ def failure_result(error):
 
 
 def one_line(text):
-    """Return *text* without line breaks."""
+    """Return *text* with line breaks and repeated spaces replaced by single spaces."""
     return " ".join(str(text).split())
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
-    """Return the module's result for a batch of resources of the type *noun*, in the order of its items. *labels*: the
-    names of the items. *answers*: the API's answers to them. One failed item fails the task; with *continue_on_error*,
-    only the failure of all items does.
+    """Return the module result for a batch of resources of the type *noun*. *labels*: the names of the items.
+    *answers*: the API's answers to them, in the same order. *continue_on_error*: if true, the task fails only if all
+    items have failed; otherwise if one has.
     """
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]

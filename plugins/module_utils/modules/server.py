@@ -33,7 +33,7 @@ NO_IMAGE = "none"
 
 
 class ServerItem(Value):
-    """The record of an item of ``servers``: the options of one server."""
+    """The value type of an item of ``servers``, which has the options of one server."""
 
     def __init__(self, fields):
         self.fields = fields
@@ -187,8 +187,8 @@ class ServerModule(ResourceModule):
         return self._batch(params, check_mode, diff_mode, client)
 
     def _batch(self, params, check_mode, diff_mode, client):
-        """Send all items in one call, and return the module's result. An item with an invalid option fails without
-        being sent; all others are sent.
+        """Send all items of ``servers`` in one request, and return the module result. An item with an invalid option
+        fails and is not sent.
         """
         shared = {option.option: params.get(option.option) for option in self.item_options
                   if option.option not in ("name", "id")}
@@ -215,15 +215,17 @@ class ServerModule(ResourceModule):
         return dict(result, request_id=answer.get("request_id"))
 
     def _item(self, shared, options):
-        """Return all options of an item of ``servers``: its own (*options*), and for omitted ones the module's
-        (*shared*).
+        """Return all options of an item of ``servers``: its own *options*, completed by *shared*, the options of the
+        module.
         """
         own_options = _without_none(options)
         replaced = {name for option in own_options for name in REPLACED.get(option, ())}
         return dict(shared, **dict(dict.fromkeys(replaced), **own_options))
 
     def _request(self, item, where):
-        """Return the *item* of ``servers`` as an item of the API's batch. *where*: prefix of option names in errors."""
+        """Return *item* of ``servers`` in the form of an item of ``Client.ensure_many``. *where*: a prefix of option
+        names in errors.
+        """
         key = key_from_params(item, where)
         check_options(self._bounded_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
@@ -231,8 +233,8 @@ class ServerModule(ResourceModule):
 
 
 def _check_password(params, client):
-    """Raise ``InvalidField`` for a password of a server on a single host, because its agent would set the password
-    again at each run.
+    """Raise ``InvalidField`` if ``admin_password`` is set and *client* uses a single host, whose agent would set the
+    password again in every run.
     """
     places = [""] if params.get("admin_password") else []
     places += ["servers[%d]." % at for at, item in enumerate(params.get("servers") or []) if item.get("admin_password")]
@@ -242,9 +244,8 @@ def _check_password(params, client):
 
 
 def _refuse_taken_ports(ports, want, at):
-    """Raise ``InvalidField`` if the server with the index *at* requests (in *want*) a port that an earlier server of
-    the list requests. *ports*: by port, the index of the server that requests it; this function adds the ports of
-    *want*.
+    """Raise ``InvalidField`` if *want*, the desired fields of item *at* of ``servers``, has a port that an earlier item
+    has. *ports*: by port, the index of the item that has it; the ports of *want* are added.
     """
     for number, nic in enumerate((want or {}).get("networks") or []):
         port = nic.get("port")
@@ -254,7 +255,7 @@ def _refuse_taken_ports(ports, want, at):
 
 
 def _refuse_duplicates(items):
-    """Raise ``InvalidField`` for an item that names the same server as an earlier item, since they may contradict each
+    """Raise ``InvalidField`` if two *items* of ``servers`` name the same server, since they could contradict each
     other.
     """
     first = {}
@@ -268,8 +269,8 @@ def _refuse_duplicates(items):
 
 
 def _without_default(field):
-    """Return *field*, an option of the module, without its default, for items of ``servers``: where an item omits an
-    option, the module's own option applies.
+    """Return the option *field* without its default, for items of ``servers``: an omitted option of an item has the
+    value of the module's option.
     """
     if not isinstance(field, Option):
         return field
@@ -298,8 +299,9 @@ def _networks(params):
 
 
 def _block_device_mapping(params, want):
-    """Return the block device mapping, with the volumes from the options of openstack.cloud.server. The image of a root
-    volume moves into the mapping from *want*.
+    """Return the block device mapping of a server from the module parameters *params*, including the options for
+    volumes that openstack.cloud.server has. If the root volume is created from an image, the image is moved from *want*
+    (the desired fields) into the mapping.
     """
     block_devices = [_without_none(item) for item in params.get("block_device_mapping") or []]
     root, made = None, params.get("boot_from_volume")
@@ -327,8 +329,8 @@ def _block_device_mapping(params, want):
 
 
 def _about_option(params, error):
-    """Return *error* about the option that the user has set, in place of the field of the request that was made from
-    it. An error about another field is returned unchanged.
+    """Return *error*, about a field of the request, as an error about the module option that sets this field. An error
+    about any other field is returned unchanged.
     """
     field = str(error.details.get("field"))
     match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
@@ -350,7 +352,7 @@ def _about_option(params, error):
 
 
 def _without_none(item):
-    """Return the options in *item* without omitted ones, which are ``None``."""
+    """Return *item* (options by name) without omitted options, which are ``None``."""
     return {name: value for name, value in item.items() if value is not None}
 
 
@@ -383,8 +385,8 @@ def _checked(item, allowed, where):
 
 
 def encode_user_data(data):
-    """Return user data in base64. A text is unchanged; a mapping or list becomes ``#cloud-config`` in JSON, which is
-    YAML.
+    """Return user data in base64. *data*: a string, which is encoded unchanged, or a mapping or list, which becomes a
+    ``#cloud-config`` document (in JSON, a subset of YAML).
     """
     if not isinstance(data, str):
         data = "#cloud-config\n" + json.dumps(data, indent=1, ensure_ascii=False) + "\n"

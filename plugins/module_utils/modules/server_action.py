@@ -41,7 +41,7 @@ SOFT_DELETED = status_word(SOFT_DELETED_STATE)
 
 
 class ServerActionModule(Module):
-    """The module that runs one action on a server."""
+    """The module server_action, which performs one action, such as a reboot, on a server."""
 
     name = "server_action"
     rules = {
@@ -119,7 +119,9 @@ class ServerActionModule(Module):
         return self._unchanged(server, params, check_mode, client) or self._event(server, params, check_mode, client)
 
     def _unchanged(self, server, params, check_mode, client):
-        """Return the result of an event that would change nothing, otherwise ``None``."""
+        """Return the module result if the action would change nothing, because its effect exists already; otherwise
+        ``None``.
+        """
         action, result = params["action"], None
         if action == "create_image":
             result = _made_before(server, params, check_mode, client)
@@ -148,9 +150,8 @@ class ServerActionModule(Module):
 
 
 def _find_outside_project(client, key, action):
-    """Return the server *key* (name or uuid) if the action *action* allows servers that a normal lookup in the project
-    does not find: soft-deleted servers for restore and force_delete, servers of any project for evacuate. Return
-    ``None`` for other actions, or if there is no such server.
+    """Return the server *key* (name or uuid) that a normal lookup does not find, if *action* can be used on it: for
+    restore and force_delete a soft-deleted server, for evacuate a server of any project. Otherwise return ``None``.
     """
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
@@ -160,7 +161,7 @@ def _find_outside_project(client, key, action):
 
 
 def _soft_deleted(client, name):
-    """Return the soft-deleted server with that name; ``None`` when there is none. Raises ``Ambiguous``."""
+    """Return the soft-deleted server *name*; ``None`` if there is none. Raises ``Ambiguous`` if there are several."""
     named = list(client.list("server", name=name, status=SOFT_DELETED)) if client.of_cloud else []
     if len(named) > 1:
         raise Ambiguous("%d soft-deleted servers have the name %r; use a uuid." % (len(named), name),
@@ -169,8 +170,8 @@ def _soft_deleted(client, name):
 
 
 def _check(action, params):
-    """Raise ``InvalidField`` for an option that does not belong to the action, and for a required option that is
-    ``null``.
+    """Raise ``InvalidField`` if *params* set an option that *action* does not have, or have ``null`` for an option that
+    it requires.
     """
     option_names = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
     for name in sorted(option_names - set(OPTIONS[action])):
@@ -182,7 +183,7 @@ def _check(action, params):
 
 
 def _assumed(params):
-    """Return the result that check mode predicts when the server does not exist, because an earlier task creates it."""
+    """Return the result in check mode if the server does not exist. It is assumed that an earlier task creates it."""
     action, name = params["action"], key_from_params(params)
     result = {"changed": True, "server": {"name": name}, "actions": [_action_name(params)],
               "warnings": [assumed_warning("server", name)]}
@@ -190,13 +191,15 @@ def _assumed(params):
 
 
 def _action_name(params):
-    """Return the name of the action as the list ``actions`` of the result shows it; for a reboot, with its type."""
+    """Return the name of the action for the list ``actions`` of the result. For a reboot, it includes the type:
+    reboot_soft or reboot_hard.
+    """
     action = params["action"]
     return "reboot_" + params["reboot_type"] if action == "reboot" else action
 
 
 def _event(params):
-    """Return the name of the API's event for the action in *params*, and the arguments of the event."""
+    """Return (event, arguments) for ``Client.event``, which performs the action in the module parameters *params*."""
     action = params["action"]
     if action.startswith("reboot"):
         return "reboot", {"type": params["reboot_type"] if action == "reboot" else action[len("reboot_"):]}
@@ -211,11 +214,12 @@ def _event(params):
 
 
 def _made_before(server, params, check_mode, client):
-    """Return the image ``image_name`` of *server* as a part of the module's result, if an earlier run has created the
-    image or still creates it; otherwise ``None``. With the option ``wait``, except in check mode, first wait for the
-    end of the creation.
+    """Return the image ``image_name`` of *server* as a part of the module result, if an earlier run has created it or
+    is still creating it; otherwise ``None``. With the option ``wait``, except in check mode, first wait until it is
+    complete.
 
-    An agent lists an image only when it is complete; until then only its operation shows that it is being created.
+    An agent lists an image only when it is complete; before that, only a running operation shows that it is being
+    created.
     """
     operation = _under_way(server, params, client)
     if operation and params["wait"] and not check_mode:
@@ -229,15 +233,15 @@ def _made_before(server, params, check_mode, client):
 
 
 def _under_way(server, params, client):
-    """Return the running operation that creates the image ``image_name`` from *server*; ``None`` without one."""
+    """Return the running operation that creates the image ``image_name`` from *server*; ``None`` if there is none."""
     running = client.list("operations", status="running", kind="server", name="create_image")
     return next((operation for operation in running if operation.get("subject") == params["image_name"]
                  and operation["key"] in (server["id"], server["name"])), None)
 
 
 def _image(server, params, client):
-    """Return the image ``image_name`` that an earlier run created from *server*; ``None`` when there is none, or its
-    creation failed. Raises ``Conflict`` for another image of that name.
+    """Return the image ``image_name`` if it was created from *server*; ``None`` if it does not exist or its creation
+    failed. Raises ``Conflict`` if another image has this name.
     """
     for image in client.list("image", name=params["image_name"]):
         if image.get("status") == "error":

@@ -12,7 +12,7 @@ from .module import ABSENT, PRESENT, Module, get_resource, looks_like_uuid, text
 
 
 class ServerBackupModule(Module):
-    """The module that creates a backup of a server under a name, or removes it."""
+    """The module server_backup, which creates a backup of a server with a given name, or removes it."""
 
     name = "server_backup"
     cloud_only = True
@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state (*absent* or present), and for required
-    options that are ``null`` (an argument spec accepts null).
+    """Raise ``InvalidField`` for options that do not belong to the state (*absent*: whether it is absent), and for
+    required options with the value ``null``, which the argument spec does not refuse.
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:
@@ -68,9 +68,9 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return a stand-in for the document of the server in *params*, which does not exist. To remove backups by its
-    uuid, the document has that uuid. To create one in check mode, it is empty, as an earlier task may create the
-    server. Otherwise raises ``NotFound``.
+    """Return a substitute for the server in *params*, which does not exist. If its backups are removed, it has the uuid
+    that the user gave. If a backup is created in check mode, it is empty, since an earlier task may create the server.
+    Otherwise raise ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}
@@ -81,7 +81,9 @@ def _absent_server(params, check_mode):
 
 
 def _backups(client, server, params):
-    """Return the backups of *server* with the name (and, if set, ``backup_type``) in *params*, newest first."""
+    """Return the backups of *server* that have the name and, if set, the ``backup_type`` in the module parameters
+    *params*; newest first.
+    """
     meant = {"image_type": "backup", "instance_uuid": server.get("id")}
     if params["backup_type"] is not None:
         meant["backup_type"] = params["backup_type"]

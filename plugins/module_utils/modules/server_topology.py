@@ -10,7 +10,7 @@ from .info import InfoModule
 
 
 class ServerTopologyInfoModule(InfoModule):
-    """The module that reports the NUMA topology of one server."""
+    """The module server_topology_info, which reports the NUMA topology of one server."""
 
     kind = ServerTopology
 

@@ -12,13 +12,13 @@ from .resource import ResourceModule
 
 
 def _required(kind, *names):
-    """Return the fields *names* of *kind* as required options."""
+    """Return the fields *names* of the resource type *kind* as required module options."""
     return name_options(**{name: Option(kind.field(name).value, kind.field(name).doc, required=True,
                                         aliases=kind.field(name).aliases) for name in names})
 
 
 class FlavorAccessModule(ResourceModule):
-    """The module that gives a project access to a flavor, or removes the access."""
+    """The module flavor_access, which allows a project to use a flavor, or revokes that."""
 
     kind = FlavorAccess
     rules = {}
@@ -35,8 +35,8 @@ class FlavorAccessModule(ResourceModule):
 
 
 class ImageMemberModule(ResourceModule):
-    """The module that shares an image with a project, stops sharing it, or accepts or rejects a shared image for a
-    project.
+    """The module image_member, which shares an image with a project or ends that, or which accepts or rejects an image
+    that is shared with a project.
     """
 
     kind = ImageMember

@@ -10,7 +10,7 @@ from .info import InfoModule
 
 
 class UsageInfoModule(InfoModule):
-    """The module that reports the usage of the login's project, or of all projects."""
+    """The module usage_info, which reports the usage of the login's project, or of all projects."""
 
     kind = Usage
 

@@ -14,7 +14,7 @@ RESTORED = "restored"
 
 
 class VolumeBackupModule(ResourceModule):
-    """The module that makes, restores or removes a backup of a volume."""
+    """The module volume_backup, which creates, restores or removes a backup of a volume."""
 
     kind = CloudVolumeBackup
     states = {PRESENT: {}, RESTORED: {}}

@@ -14,7 +14,7 @@ ACCEPTED = "accepted"
 
 
 class VolumeTransferModule(ResourceModule):
-    """The module that offers, accepts or withdraws the transfer of a volume."""
+    """The module volume_transfer, which offers a volume to other projects, accepts such an offer, or withdraws it."""
 
     kind = VolumeTransfer
     states = {PRESENT: {}, ACCEPTED: {}}

@@ -45,10 +45,10 @@ REASONS = {
 
 
 class SshDial:
-    """Connections to the agent at *endpoint* (``ssh://…``); see ``core.http.transport.Dial``.
+    """A ``core.http.transport.Dial`` that opens connections to the agent at *endpoint* (``ssh://…``) over SSH.
 
-    *private_key* is the file of a key that is used in place of all others, *known_hosts* a file of host keys in
-    addition to the default ones.
+    *private_key*: a file with the only private key to use. *known_hosts*: a file with host keys, in addition to the
+    default files.
     """
 
     def __init__(self, endpoint, private_key=None, known_hosts=None):
@@ -57,8 +57,8 @@ class SshDial:
         self._login = None
 
     def __call__(self, timeout):
-        """Return an open connection to the agent's socket, over the existing login or a new one. Raises
-        ``Unreachable``.
+        """Return an open connection to the agent's unix socket, over the existing SSH login if possible, otherwise over
+        a new one. *timeout*: in seconds. Raises ``Unreachable``.
         """
         try:
             return self._kept(timeout) or self._fresh(timeout)
@@ -68,15 +68,13 @@ class SshDial:
             raise unreachable from None
 
     def close(self):
-        """Close the login to the host with all its connections; the next call logs in again."""
+        """Close the SSH login with all its connections. The next call logs in again."""
         if self._login is not None:
             self._login.close()
             self._login = None
 
     def _kept(self, timeout):
-        """Return a connection over the existing SSH login; ``None`` when there is no login, or its connection was
-        lost.
-        """
+        """Return a connection over the existing SSH login; ``None`` if there is no login, or it was lost."""
         if self._login is None or not self._login.active:
             return None
         try:
@@ -105,8 +103,8 @@ class SshDial:
         return connection
 
     def _refused(self, prohibited, timeout):
-        """Return the error when sshd could not connect to the socket. *prohibited*: sshd's settings forbid it;
-        otherwise a command on the host finds the reason, which sshd does not give.
+        """Return the error if sshd did not connect to the agent's socket. *prohibited*: whether sshd reports that its
+        settings forbid it. Otherwise run a command on the host to find the reason.
         """
         verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}
@@ -115,8 +113,8 @@ class SshDial:
         return unreachable
 
     def _look(self, timeout):
-        """Run a command on the host to find why the agent's socket is not accessible. Return a key of ``REASONS`` and
-        the user's name; two empty texts if the user may not run commands.
+        """Run a command on the host to find out why the agent's socket is not accessible. Return a key of ``REASONS``
+        and the user's name; two empty strings if the command fails.
         """
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
@@ -124,8 +122,8 @@ class SshDial:
 
 
 class Pipe:
-    """A wrapper that gives an SSH channel the interface of a socket, for ``http.client``. The channel stays open as
-    long as a file object made from it is in use.
+    """A wrapper with the methods of a socket for an SSH channel, as ``http.client`` needs it. The channel is closed
+    after all file objects that were created from it.
     """
 
     def __init__(self, channel):
@@ -135,7 +133,7 @@ class Pipe:
         self._channel.settimeout(seconds)
 
     def sendall(self, content):
-        """Send *content*. Raises ``BrokenPipeError`` when the other end is gone."""
+        """Send the bytes *content*. Raises ``BrokenPipeError`` if the other side has closed the channel."""
         try:
             self._channel.sendall(content)
         except socket.timeout:

@@ -10,7 +10,9 @@ from ..core.errors import Unreachable
 
 
 def authenticate_user(library, transport, target, user):
-    """Log *user* in with one of the keys of *target*. Raises ``Unreachable`` with the keys tried."""
+    """Log in as *user* on *transport*, with one of the keys that are configured for *target* (a ``Hop``). *library*:
+    Paramiko. Raises ``Unreachable`` with a list of the keys that were tried.
+    """
     tried, agent = [], None
     try:
         agent = library.Agent()
@@ -31,7 +33,9 @@ def authenticate_user(library, transport, target, user):
 
 
 def _candidates(library, target, agent):
-    """Yield the keys to try, in order, as pairs of a label for error messages and a function that loads the key."""
+    """Yield the keys to try, in ssh's order: tuples of a label for error messages and a function that loads the key.
+    *target*: a ``Hop``. *agent*: Paramiko's client of the SSH agent, or ``None``.
+    """
     offered = {key.asbytes(): key for key in (agent.get_keys() if agent else ())}
     done = set()
     for path in target.identities:
@@ -49,7 +53,7 @@ def _candidates(library, target, agent):
 
 
 def _public(path):
-    """Return the public key in ``path.pub`` or in *path*, as bytes; ``None`` when neither file has one."""
+    """Return the public key in the file ``path.pub`` or *path*, as bytes; ``None`` if neither file contains one."""
     for name in (path + ".pub", path):
         try:
             with open(name, encoding="ascii") as stream:
@@ -60,7 +64,7 @@ def _public(path):
 
 
 def _from_file(library, path):
-    """Return the private key in *path*, with its certificate where there is one."""
+    """Return the private key in the file *path*, with its certificate if there is one."""
     for kind in (library.Ed25519Key, library.ECDSAKey, library.RSAKey):
         try:
             key = kind.from_private_key_file(path)

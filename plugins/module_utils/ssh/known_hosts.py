@@ -17,7 +17,8 @@ KNOWN, UNKNOWN, CHANGED, REVOKED = "known", "unknown", "changed", "revoked"
 
 
 class Line(NamedTuple):
-    """A line of a known_hosts file: ``place`` is ``file:number``, ``names`` the hosts, ``key`` the public key as bytes.
+    """A line of a known_hosts file. *place*: ``file:number``, for messages. *revoked*: whether the key is revoked.
+    *names*: the host names or patterns. *type*: the key type. *key*: the public key as bytes.
     """
 
     place: str
@@ -28,14 +29,16 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The status of a host key, and the line of a known_hosts file that determines it."""
+    """The result of checking a host key. *word*: KNOWN, UNKNOWN, CHANGED or REVOKED. *line*: the line of a known_hosts
+    file that determines it, if any.
+    """
 
     word: str
     line: Optional[Line] = None
 
 
 def read_known_hosts(paths: Iterable[str]) -> list[Line]:
-    """Return the lines of the known_hosts files *paths*; a missing file has none. Raises ``OSError`` when a file cannot
+    """Return the lines of the known_hosts files *paths*. Missing files are skipped. Raises ``OSError`` if a file cannot
     be read.
     """
     lines: list[Line] = []
@@ -49,12 +52,14 @@ def read_known_hosts(paths: Iterable[str]) -> list[Line]:
 
 
 def lines_of_host(lines: Iterable[Line], name: str) -> list[Line]:
-    """Return those of *lines* that are about the host *name*, as ``host`` or ``[host]:port``."""
+    """Return the *lines* that match the host *name*, which is ``host`` or ``[host]:port``."""
     return [line for line in lines if _names(line.names, name)]
 
 
 def judge_host_key(lines: Iterable[Line], shown: bytes) -> Verdict:
-    """Return the status of the key *shown* by a host. *lines*: the known_hosts lines of this host."""
+    """Check the public key *shown*, which a host presents, and return the result. *lines*: the lines of known_hosts
+    files for this host.
+    """
     host_lines = list(lines)
     same = [line for line in host_lines if line.key == shown]
     revoked = [line for line in same if line.revoked]
@@ -67,12 +72,12 @@ def judge_host_key(lines: Iterable[Line], shown: bytes) -> Verdict:
 
 
 def known_host_name(host: str, port: int) -> str:
-    """Return the name of a host in known_hosts files: ``host``, or ``[host]:port`` for a port other than 22."""
+    """Return the name of a host as known_hosts files have it: ``host``, or ``[host]:port`` if the port is not 22."""
     return host if port == 22 else "[%s]:%d" % (host, port)
 
 
 def host_key_fingerprint(key: bytes) -> str:
-    """Return the fingerprint ``SHA256:…`` of a key, as ``ssh-keygen -l`` shows it."""
+    """Return the fingerprint of a public key, ``SHA256:…``, as ``ssh-keygen -l`` shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -102,8 +107,8 @@ def _names(patterns: str, name: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether *pattern* matches the host *name*. Only ``*`` and ``?`` are special; ``[host]:port`` is a plain
-    name.
+    """Return whether the known_hosts *pattern* matches the host *name*. Only ``*`` and ``?`` are wildcards; brackets,
+    as in ``[host]:port``, are not.
     """
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 

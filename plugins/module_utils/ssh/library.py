@@ -13,7 +13,9 @@ from ..core.errors import Unreachable
 
 @functools.lru_cache(maxsize=None)
 def load_paramiko():
-    """Return the module Paramiko. Raises ``Unreachable`` with advice on its installation."""
+    """Import and return the module ``paramiko``. Raises ``Unreachable``, with advice on its installation, if it is
+    missing.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about ciphers that are not used here

@@ -26,10 +26,10 @@ USER_FILES, SYSTEM_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"), ("/etc
 
 
 class SshLogin:
-    """A login to the host of *endpoint*; ``active`` while it is connected.
+    """An SSH login on the host of *endpoint*. ``active``: whether it is still connected.
 
-    *private_key*: the only key to use. *extra*: a file of known hosts in addition to the default ones. Raises
-    ``Unreachable``.
+    *private_key*: a file with the only private key to use. *extra*: a known_hosts file in addition to the default ones.
+    Raises ``Unreachable``.
     """
 
     def __init__(self, endpoint, private_key, extra, timeout):
@@ -53,11 +53,11 @@ class SshLogin:
             self._transports.pop().close()
 
     def streamlocal(self, path, timeout):
-        """Return a channel to the unix socket *path* on the host. Raises Paramiko's exceptions."""
+        """Open a channel to the unix socket *path* on the host, and return it. Raises Paramiko's exceptions."""
         return self._transports[-1].open_streamlocal(path, timeout)
 
     def output(self, command, timeout):
-        """Return the output of *command* on the host; empty when it cannot run."""
+        """Run *command* on the host and return its output; empty if it cannot run."""
         try:
             channel = self._transports[-1].open_session(timeout=timeout)
             try:
@@ -72,8 +72,8 @@ class SshLogin:
     # The connection to the host.
 
     def _reached(self, target):
-        """Connect to the SSH port of *target*, through jump hosts or a proxy command where it has them, and return the
-        socket or channel.
+        """Connect to the SSH port of *target* (a ``Hop``), through its jump hosts or proxy command if it has them.
+        Return the socket or channel.
         """
         if target.command:
             return _connect_command(target)
@@ -113,8 +113,8 @@ class SshLogin:
             raise _login_error(target, error) from None
 
     def _known_hosts_lines(self, target):
-        """Return the lines about *target* in the known_hosts files. Raises ``InvalidField`` or ``Unreachable`` if a
-        file cannot be read.
+        """Return the lines of the known_hosts files for *target* (a ``Hop``). Raises ``InvalidField`` or
+        ``Unreachable`` if a file cannot be read.
         """
         files = [os.path.expanduser(name) for name in (target.known_hosts or USER_FILES) + SYSTEM_FILES]
         if self._extra:
@@ -139,7 +139,7 @@ def _user(target: Hop):
 
 
 def _transport(library, sock):
-    """Return a ``Transport`` of Paramiko over *sock* that can also open channels to unix sockets."""
+    """Return a Paramiko ``Transport`` over *sock* that can also open channels to unix sockets. *library*: Paramiko."""
 
     class Transport(library.Transport):
         _tail = b""
@@ -153,8 +153,8 @@ def _transport(library, sock):
             return self.open_channel(STREAMLOCAL, timeout=timeout)
 
         def _send_user_message(self, data):
-            """Override Paramiko's method: append the fields of a channel to a unix socket to the message that opens it.
-            Paramiko does not know this kind of channel, and leaves them out.
+            """Override Paramiko's method: append the missing fields to the message that opens a channel to a unix
+            socket. Paramiko does not support this type of channel.
             """
             head = library.Message()
             head.add_byte(b"\x5a")  # SSH_MSG_CHANNEL_OPEN
@@ -171,9 +171,8 @@ def _transport(library, sock):
 
 
 class _Prompt(socket.socket):
-    """A socket that acknowledges received data immediately (TCP_QUICKACK). An answer is two small messages, and sshd,
-    which sets TCP_NODELAY only when it runs a command, would delay the second until the first is acknowledged: 40 ms
-    for each request.
+    """A socket that acknowledges received data immediately (TCP_QUICKACK). sshd sends a response as two small messages,
+    and would delay the second for 40 ms, until the first is acknowledged.
     """
 
     def recv(self, *args):
@@ -201,8 +200,8 @@ def _connect_tcp(target, timeout):
 
 
 class _Piped(socket.socket):
-    """A socket connected to standard input and output of a proxy command. Paramiko's own class for this does not notice
-    the end of the command.
+    """A socket that is connected to standard input and output of a proxy command. Unlike Paramiko's class for this
+    purpose, it notices when the command ends.
     """
 
     process = None
@@ -231,7 +230,7 @@ def _connect_command(target):
 
 
 def _prefer_key_types(transport, types):
-    """Let the key exchange of *transport* prefer host keys of *types*, those of the host in known_hosts files."""
+    """Make *transport* prefer host keys of these *types*, the types that the known_hosts files have for the host."""
     if "ssh-rsa" in types:
         types = types | {"rsa-sha2-512", "rsa-sha2-256"}
     options = transport.get_security_options()
@@ -239,7 +238,9 @@ def _prefer_key_types(transport, types):
 
 
 def _check_host_key(target, lines, key):
-    """Raise ``Unreachable`` unless *lines* of known_hosts files accept the host's *key*."""
+    """Raise ``Unreachable`` unless *key*, the key that the host *target* presents, is accepted by *lines* of
+    known_hosts files.
+    """
     verdict = known_hosts.judge_host_key(lines, key.asbytes())
     if verdict.word == known_hosts.KNOWN:
         return
@@ -263,7 +264,9 @@ def _check_host_key(target, lines, key):
 
 
 def _login_error(target, error):
-    """Return the error for a login to *target* that failed with Paramiko's *error*, with the reason."""
+    """Return the error, with the reason, for a login on *target* (a ``Hop``) that failed with Paramiko's exception
+    *error*.
+    """
     reason = str(error) or type(error).__name__
     if isinstance(error, load_paramiko().ssh_exception.IncompatiblePeer):
         return Unreachable("%s and Paramiko have no algorithm in common (%s). Update the older of the two."

@@ -21,10 +21,10 @@ IDENTITIES = tuple("~/.ssh/id_" + kind for kind in ("ed25519", "ecdsa", "rsa"))
 
 
 class Hop(NamedTuple):
-    """The target host or a jump host: its ``name`` as given, its address, the login name (empty: the user of this
-    process) and keys. ``key_name`` is its name in files of known hosts. ``only``: use no other keys than
-    ``identities``. ``known_hosts``: files in place of the user's own. ``jumps``: the jump hosts before it (ProxyJump).
-    ``command``: ProxyCommand.
+    """A host in a chain of SSH connections: the target, or a jump host. *name*: its name as the user gave it. *host*,
+    *port*: its address. *user*: the login name, "" for the user of this process. *key_name*: its name in known_hosts
+    files. *identities*: files with private keys. *only*: do not use other keys. *known_hosts*: known_hosts files
+    instead of the user's default ones. *jumps*: the jump hosts in front of it (ProxyJump). *command*: the ProxyCommand.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Hop(NamedTuple):
 
     @property
     def label(self):
-        """The host for messages: ``name``, or ``name (host:port)`` where that differs."""
+        """Return the host for messages: ``name``, with ``(host:port)`` appended if the address differs."""
         place = self.host if self.port == 22 else "%s:%d" % (self.host, self.port)
         return place if place == self.name else "%s (%s)" % (self.name, place)
 
 
 def resolve_hop(name, port=0, user="", depth=0):
-    """Return the hop to the host *name*, with the settings of ``~/.ssh/config``; *port* and *user* override these.
-    *depth*: number of nested jump hosts.
+    """Return the ``Hop`` for the host *name*, with the settings of ``~/.ssh/config``, which *port* and *user* override.
+    *depth*: the number of nested jump hosts so far.
     """
     config = _configured(name)
     host, port = config.get("hostname", name), port or _port(name, config)
@@ -69,7 +69,9 @@ def _port(name, config):
 
 
 def _configured(name):
-    """Return the settings of the host *name* in ``~/.ssh/config``, by keyword in lower case; empty without it."""
+    """Return the settings for the host *name* in ``~/.ssh/config``, by keyword in lower case; empty if there is no such
+    file.
+    """
     path = os.path.expanduser(CONFIG)
     if not os.path.exists(path):
         return {}
@@ -86,8 +88,8 @@ def _command(config):
 
 
 def _jumps(name, text, depth):
-    """Return the hops of *text*, the jump hosts ``[user@]host[:port],…``. Only the first of them may have jump hosts of
-    its own, as in ssh.
+    """Return a ``Hop`` for each jump host in *text*, the ProxyJump of the host *name*: ``[user@]host[:port],…``.
+    *depth*: the number of nested jump hosts so far.
     """
     if text.lower() == "none":
         return ()
