@@ -97,8 +97,9 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return the reason why the worker process on the controller cannot execute the task instead of a module
-        process on the managed host, such as an endpoint or file in *params* that exists only there; ``None`` if it can.
+        """Return the reason why Ansible's worker process on the controller cannot run the module itself, so that a
+        module process on the managed host is needed. An example is a file in *params* that exists only on that host.
+        Return ``None`` if the worker can run the module.
 
         An ssh endpoint is always reached from the controller, with the controller's keys, even if the task uses another
         connection or ``become``.

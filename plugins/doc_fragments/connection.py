@@ -25,8 +25,8 @@ UNUSED = ("timeout",)
 
 
 def _variables():
-    """Return the documentation of the options of connection plugins: each option is set by the host variable
-    ``magnetar_NAME``.
+    """Return the documentation of the endpoint options for connection plugins. There the host variable
+    ``magnetar_NAME`` sets the option NAME.
     """
     options = plugin_documentation(CONNECTION)
     for name in UNUSED:

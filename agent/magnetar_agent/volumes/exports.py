@@ -40,8 +40,8 @@ NBD, HAND = "nbd", "hand"
 
 
 def export_folder(host: LocalHost, id: str) -> Path:
-    """Return the directory of the unix sockets of the volume export *id*, which is also the uuid of the attachment. The
-    path is the same on every host, so a guest's disk paths stay valid when it migrates."""
+    """Return the directory of the unix sockets of a volume export. *id*: the uuid of the export, which is also the uuid
+    of the attachment. The path is the same on every host, so a guest's disk paths stay valid when it migrates."""
     return host.settings.socket.parent / "links" / id
 
 
@@ -63,8 +63,8 @@ def export_socket(host: LocalHost, id: str) -> Path:
 
 
 def export_origin(host: LocalHost, volume: Document) -> Fields:
-    """Return the field ``origin`` for an attachment of *volume* on another host, which describes this host and the
-    volume: names, size in GiB, format and so on. ``pool`` is set only if the other host can read the pool itself."""
+    """Return a description of this host and of *volume* (names, size in GiB, format and so on). Another host stores it
+    as the field ``origin`` of its attachment. ``pool`` is set only if the other host can read the pool directly."""
     shared = pools.find_pool(host, volume.want["pool"]).shared and not volume.state.get(keys.SEALED)
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": round_up_gib(volume.state.get("bytes", 1)),
@@ -73,10 +73,10 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
-    """Return the export that qemu-nbd must serve for *document*, the desired state of a volume export; ``None`` if none
-    is needed, because the volume is in a shared pool that the other host reads directly. A volume in a shared pool is
-    exported nevertheless if the other host only copies it (``copied``), or if it is encrypted: qemu-nbd decrypts it, so
-    the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    """Return the export that qemu-nbd must serve for *document*, a volume export; ``None`` if the other host reads the
+    volume directly, in a shared pool. A volume in a shared pool is exported nevertheless if the other host only copies
+    it (``copied``), or if it is encrypted: qemu-nbd decrypts it here, so the key stays on this host. Raises
+    ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -243,8 +243,8 @@ def _peer(line: Fields) -> str:
 
 
 def reopen_export(host: LocalHost, id: str) -> None:
-    """Serve the volume export *id* again, as after a failure. Raises ``NotFound`` if the export is being removed, and
-    another error if the disk cannot be used."""
+    """Serve the volume export *id* again, for example after a failure. Raises ``NotFound`` if the export is being
+    removed, and another error if the disk cannot be used."""
     with host.locks.hold("volume_export", id):
         start_export(host, _existing_export(host, id))
 

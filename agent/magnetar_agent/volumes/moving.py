@@ -43,9 +43,9 @@ MIRRORS = 3
 
 
 def complete_move(host: LocalHost, desired: Fields, document: Document | None) -> None:
-    """Check the pool ``move_to`` that *desired*, the requested state of a volume, names; set it to ``None`` if the
-    volume is already in this pool. *document*: the stored volume, ``None`` for a new one. Raises ``InvalidField`` for a
-    pool that cannot hold the volume, and ``Conflict`` for a volume that cannot be moved now."""
+    """Check the field ``move_to`` (the name of a pool) of *desired*, the requested state of a volume. Set the field to
+    ``None`` if the volume is already in this pool. *document*: the stored volume, ``None`` for a new one. Raises
+    ``InvalidField`` for a pool that cannot hold the volume, and ``Conflict`` for a volume that cannot be moved now."""
     target = desired.get("move_to")
     if target in (None, desired["pool"]):
         desired["move_to"] = None
@@ -128,8 +128,8 @@ def _begin(task: Task, pool: Pool) -> None:
 
 
 def _hold_servers(locks: ExitStack, host: LocalHost, volume: str) -> bool:
-    """Lock the servers that have *volume* (a uuid) attached, until *locks* is closed. Return ``False`` if a lock was
-    taken."""
+    """Lock the servers that have *volume* (a uuid) attached, until *locks* is closed. Return ``False`` if another
+    thread holds one of these locks."""
     return all(locks.enter_context(host.locks.hold_if_free("server", server)) for server in sorted(
         {attachment.want["server"] for attachment in attachments_of_volume(host, volume)}))
 
@@ -154,8 +154,8 @@ def _copy(task: Task, pool: Pool) -> None:
 
 def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
     """Begin or continue QEMU's copy of a running guest's disk into *pool*; switch the guest to the copy when it is
-    complete. Return whether the guest uses the copy now. *running*: the attachment to this guest, the only item. Raises
-    ``Conflict`` if QEMU has aborted the copy ``MIRRORS`` times."""
+    complete. Return whether the guest uses the copy now. *running*: a list with one item, the attachment to this guest.
+    Raises ``Conflict`` if QEMU has aborted the copy ``MIRRORS`` times."""
     host, document, (attachment,) = task.host, task.document, running
     server, target = attachment.want["server"], attaching.attached_device(host, attachment)
     domain = host.hypervisor.domain(server)
@@ -236,8 +236,8 @@ def _define_servers(host: LocalHost, document: Document) -> None:
 
 
 def _remove_other(task: Task) -> None:
-    """Remove the volume's content from the pool that the state field ``MOVING`` names, then remove the field. This is
-    the old pool after a completed move, and the new pool after an aborted move."""
+    """Remove the volume's content from the pool that the state field ``MOVING`` names, then remove the field. The field
+    names the old pool after a completed move, and the new pool after an aborted move."""
     host, document = task.host, task.document
     end_copies(host, document)
     _define_servers(host, document)

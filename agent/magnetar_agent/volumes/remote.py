@@ -99,8 +99,8 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
 
 
 def reconnect_disk(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU reconnect to the disk of *attachment* immediately, so that the guest need not fail first. Log if QEMU
-    does not reconnect in time. Raises ``Unreachable`` if the agent on the volume's host does not answer."""
+    """Make QEMU reconnect to the disk of *attachment* immediately, so that the guest's next request does not fail. Log
+    if QEMU does not reconnect in time. Raises ``Unreachable`` if the agent on the volume's host does not answer."""
     want = attachment.want
     if want["origin"]["pool"]:
         return
@@ -115,7 +115,8 @@ def reconnect_disk(host: LocalHost, attachment: Document) -> None:
 
 
 def check_reachable(host: LocalHost, server: Document) -> None:
-    """Raise ``Unreachable`` unless the other hosts that store volumes of *server* answer, so that it can start."""
+    """Raise ``Unreachable`` if another host that stores a volume of *server* does not answer, because the server cannot
+    start without this volume."""
     for attachment in host.documents.list("volume_attachment"):
         origin = attachment.want.get("origin")
         if attachment.want["server"] != server.id or attachment.deleting or not origin or origin["pool"]:

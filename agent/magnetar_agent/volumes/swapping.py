@@ -43,9 +43,8 @@ KEPT = ("device", "bus", "tag", "boot_index")
 
 
 def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
-    """Complete *desired*, the new attachment that replaces *old*, with the fields that stay as in *old*, such as the
-    device name. *volume*: the new volume. Raises ``InvalidField`` and ``Conflict`` for volumes that cannot be swapped.
-    """
+    """Complete *desired*, the requested attachment of the new *volume*, with fields of the attachment *old* that it
+    replaces, such as the device name. Raises ``InvalidField`` and ``Conflict`` for volumes that cannot be swapped."""
     if old is None or old.deleting or not attaching.is_current(host, old):
         refuse_missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has",
                                     desired["replaces"]),

@@ -43,9 +43,10 @@ class Action(NamedTuple):
       task_state. *exclusive*: it is refused while another exclusive action of the server is queued or running, even
       without a task_state. *over*: the task_states of actions that it interrupts: a queued action is dropped, a
       running one is cancelled.
-    * *want*: the fields that it sets in the desired state of the server. *kind*: the limit of concurrent actions per
-      host that counts it. *placed*: it is refused on a server that never had a host (Nova's "is not ready"); an
-      offloaded server has had one. *plain*: it has no arguments, so the API only queues it for the conductors.
+    * *want*: the fields that it sets in the desired state of the server. *kind*: the name of the limit (concurrent
+      actions per host) that applies to it. *placed*: it is refused on a server that never had a host (Nova's "is not
+      ready"); an offloaded server has had one. *plain*: it has no arguments, so the API only queues it for the
+      conductors.
     * *rule*: its policy rule, without the prefix ``os_compute_api:``. *label*: its name in os-instance-actions.
       *event*: the name of its event there. *notification*: the name of its versioned notifications, without the prefix
       ``instance.``; empty for none.

@@ -33,7 +33,8 @@ _SETTING = re.compile(r"(%s(?:/(%s))?):([0-9]{0,10}):([0-9]{0,10})" % (_NETWORK,
 
 def bandwidth_resource(direction: str, place: str) -> str:
     """Return the name of an inventory of bandwidth (kbit/s): ``RESOURCE_CLASS:PLACE``. *direction*: egress or ingress.
-    *place*: a physical network (``NETWORK``), one of its network cards (``NETWORK/CARD``), or ``TUNNELS``.
+    *place*: a physical network (``NETWORK``), one of its network cards (``NETWORK/CARD``), or ``TUNNELS`` (the network
+    for tunnels between hosts).
     """
     return f"{CLASSES[direction]}:{place}"
 

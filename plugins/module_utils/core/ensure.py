@@ -17,8 +17,8 @@ BATCH_MAX = 10000
 
 
 class Permissions(Kind):
-    """The options of a caller who requests that a resource has certain fields: which disruptive changes are allowed,
-    and how values are merged. They are query parameters of ``PUT``, or keys of an item of a batch request.
+    """The options of a request to create or change a resource: which disruptive changes are allowed, and how values are
+    merged. They are query parameters of ``PUT``, or keys of an item of a batch request.
     """
 
     on_immutable = Field(

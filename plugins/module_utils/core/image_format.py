@@ -92,7 +92,7 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Return the disk formats whose signatures *head*, the beginning of an image, has; empty for raw content."""
+    """Return the disk formats whose signatures are in *head*, the beginning of an image; empty for raw content."""
     formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
     return formats | {"vmdk"} if _describes_vmdk(head) else formats
 
@@ -184,7 +184,7 @@ _DESCRIBED = slice(SECTOR, 21 * SECTOR)
 
 def _vmdk(head: bytes, _size: int) -> Facts:
     """Return format and size of a VMDK image that begins with *head*. Raises ``ImageRefused`` unless it is a single
-    sparse file. QEMU would open the other files of a VMDK with several.
+    sparse file, because QEMU would open all other files that a VMDK refers to.
     """
     if len(head) < _DESCRIBED.stop or not head.startswith(b"KDMV"):
         raise ImageRefused("The header of the VMDK is cut short.")

@@ -57,7 +57,7 @@ def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path:
 
 
 class Result:
-    """The outcome of a request to bring a resource to a desired state: ``changed``, the ``steps``, the differences
+    """The outcome of a request to create, change or remove a resource: ``changed``, the ``steps``, the differences
     ``diff``, and the ``resource`` after the steps (in a dry run: as it would be).
 
     ``revision``: in a dry run, the revision of the resource before the steps; otherwise ``None``.

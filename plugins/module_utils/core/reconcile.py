@@ -130,7 +130,7 @@ def _means(requested: Document, nic: Document) -> bool:
 
 
 class Change:
-    """A request that a resource exists with certain fields, and the rules for its changes.
+    """A request to create or change a resource, and the rules for the change.
 
     *kind*: the resource type. *requested*: the result of ``checked_request``. *permissions*: validated options of
     ``ensure.Permissions``. ``warnings``: texts for the caller.

@@ -63,8 +63,8 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
       config drive of the rescue must be written. ``rescue_left``: files of an ended rescue remain.
     * ``volumes_made``: its new volumes are created. ``attached``: it has volumes. ``volume_away``: its root volume is
       on another host.
-    * ``reserved``: its DHCP reservations, ``[[mac, network, address], ...]``. ``told``: the DHCP server may have
-      reservations of it.
+    * ``reserved``: its DHCP reservations, ``[[mac, network, address], ...]``. ``told``: the DHCP server may still have
+      reservations for the server.
     * ``drive``: the ``drive_digest`` of its config drive. ``pulled``: NICs that are host devices are detached.
     * ``allow_reboot``, ``rebuild``: see ``Change.allowed``.
     """

@@ -79,8 +79,8 @@ def checked_endpoint(params, option):
 
 
 def get_resource(client, noun, key):
-    """Return the resource *key* of the type *noun*, such as server. Raises ``NotFound`` with a message that suits a
-    task.
+    """Return the resource *key* of the type *noun*, such as server. Raises ``NotFound`` with a message for the user of
+    a module.
     """
     try:
         return client.get(noun, key)

@@ -80,8 +80,8 @@ class Migrate:
     """The migration of *server* (name or uuid) from *source* to *target*; ``steps`` performs it.
 
     *request*: a mapping with ``type`` (auto, live or cold), options (``OPTIONS``), ``becomes`` (flavor and hardware
-    after a resize; cold only) and ``cards`` (for a NIC that is a virtual function: its MAC to the network card on the
-    target). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
+    after a resize; cold only) and ``cards`` (for each NIC that is a virtual function, by its MAC, the network card on
+    the target). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
     migration on both hosts, new by default. A caller that stores the uuid can repeat the flow even if no agent has
     recorded the migration yet.
     """

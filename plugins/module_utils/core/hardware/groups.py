@@ -25,8 +25,8 @@ _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the amounts that a flavor's extra *specs* request, by resource class, summed over all request groups.
-    Counted are custom classes and the other classes whose inventories operators set.
+    """Return the amounts that a flavor's extra *specs* request, by resource class, summed over all request groups. Only
+    custom classes, and the other classes whose inventories operators set, are included.
     """
     amounts: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):

@@ -159,8 +159,8 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
-    """Return the value of one field of ``hardware``, if *flavor* and *image* request these values (``None``: no
-    request). ``row.rule`` decides which counts. Raises ``InvalidField``.
+    """Return the value of the field of ``hardware`` that *row* declares. *flavor*, *image*: the values that flavor and
+    image request (``None``: no value). If both request one, ``row.rule`` decides. Raises ``InvalidField``.
     """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"

@@ -86,9 +86,9 @@ def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
 
 def missing_devices(requested: Mapping[str, int], available: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str,
                                                                                                                 str]]:
-    """Yield (field, reason) for each of the *requested* devices that are not *available*. *requested*: number of
-    devices by the names of ``pci.device_requests`` and ``pci.network_devices_name``. *available*: by the same names,
-    ``total`` and ``free`` devices of a host.
+    """Yield (field, reason) for each of the *requested* devices that are not *available*. *requested*: the number of
+    devices by name; names are those in ``pci.device_requests``, or results of ``pci.network_devices_name``.
+    *available*: by the same names, the numbers of ``total`` and ``free`` devices of a host.
     """
     for name, count in requested.items():
         device = available.get(name)

@@ -197,7 +197,9 @@ Placement = dict[str, Any]
 
 
 class NoFit(Exception):
-    """The error that a host has not enough CPUs or memory for a server's NUMA requirements. The message says which."""
+    """The error for a host that does not have enough CPUs or memory for a server's NUMA requirements. The message says
+    what is missing.
+    """
 
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[int, int] = MappingProxyType({}),
@@ -206,8 +208,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[i
     placement. Raises ``NoFit``.
 
     Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
-    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, one chosen cell is near it, unless no
-    cell of the host is.
+    those with the fewest (*pack*) or most free CPUs. At least one chosen cell is near each network in *needs*; networks
+    that are near no cell of the host are ignored.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))

@@ -65,8 +65,8 @@ PHYSICAL_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
 def vgpu_device_name(trait: str) -> str:
-    """Return the name that requests and counts of virtual GPUs use: for those whose physical GPU has the *trait*, or
-    for any virtual GPU if *trait* is "".
+    """Return the name of virtual GPUs in requests and counts of devices. *trait*: a trait that their physical GPU must
+    have; "" for any virtual GPU.
     """
     return "%s:%s" % (VGPU, trait) if trait else VGPU
 
@@ -87,9 +87,9 @@ _KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """Return the name that counts of a host's network devices use, for devices on a physical *network* (or ``TUNNELS``)
-    and NICs of *vnic_type*. The devices are virtual functions (with *trusted*, only the trusted ones), whole cards,
-    vDPA devices, or functions of SmartNICs. A PCI alias never has such a name.
+    """Return a name for the network devices of a host that NICs of *vnic_type* on a physical *network* (or ``TUNNELS``)
+    can use: virtual functions (with *trusted*, only the trusted ones), whole cards, vDPA devices, or functions of
+    SmartNICs. Counts of devices use the name like a PCI alias; no PCI alias has such a name.
     """
     return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
@@ -243,7 +243,7 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
     impossible.
 
     *units*: for each unit, its candidates, the preferred ones first. *room*: how often each candidate may be chosen.
-    *lax*: this number of units, the first ones, may have no candidate left; their choice is ``None``.
+    *lax*: the number of units, from the first, that may get no candidate; their choice is then ``None``.
     """
     taken: dict[Any, list[int]] = {}
 

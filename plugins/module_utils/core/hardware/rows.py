@@ -97,7 +97,9 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of the field; for a row that only limits a field, a text that says so."""
+        """Return the name of the field; for a row that only limits another field, a description such as "the most of
+        video_ram".
+        """
         return self.field or "the most of %s" % self.bounds
 
     def pattern(self) -> str:

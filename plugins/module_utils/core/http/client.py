@@ -116,7 +116,7 @@ class Client:
 
     def list(self, noun: str, **query: Any) -> Sequence[Document]:
         """Return the resources of the type *noun*, such as server, that match *query*: ``name``, ``id``, or any other
-        field. Query parameters are also ``limit``, ``sort`` and ``fields`` (a list).
+        field. *query* may also contain ``limit``, ``sort`` and ``fields`` (a list).
         """
         answer = self._call("GET", _route(noun), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
@@ -294,9 +294,9 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send a request and return the answer. After a temporary failure, repeat it until *deadline* (on the monotonic
-        clock; default: the client's timeout). Every request may be repeated safely, except an upload (*size*: its
-        bytes), which is sent only once.
+        """Send a request and return the answer. After a temporary failure, repeat the request until *deadline* (on the
+        monotonic clock; default: the client's timeout). *size*: the bytes of an upload, which is sent only once. All
+        other requests may be repeated safely.
         """
         request_id = request_id or new_request_id()
         failed: Optional[float] = None

@@ -157,8 +157,8 @@ class Connections:
 
 
 def without_port(address: str) -> str:
-    """Return *address*, from a header of a proxy, without port and brackets: ``192.0.2.1:5000`` and
-    ``[2001:db8::1]:5000`` without ``:5000``.
+    """Return *address*, from a header of a proxy, without port and brackets: ``192.0.2.1`` for ``192.0.2.1:5000``,
+    ``2001:db8::1`` for ``[2001:db8::1]:5000``.
     """
     if address.startswith("["):
         return address[1:].partition("]")[0]

@@ -23,8 +23,8 @@ def receive_content(connect: Callable[[], http.client.HTTPConnection], target: s
                     ) -> tuple[Iterator[bytes], int]:
     """Send ``GET`` for the route *target* over a new connection; return an iterator over the content in pieces, and its
     size in bytes. *connect*: returns an open connection. *refused*: called with status and body of a response other
-    than 200; raises the error. *unreachable*: returns the exception for a failed connection, from the original one and
-    whether the connection was open.
+    than 200; raises the error. *unreachable*: called with an exception and whether the connection was open; returns the
+    error to raise.
     """
     connection = None
     try:

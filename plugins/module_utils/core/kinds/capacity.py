@@ -13,7 +13,9 @@ MOST_MOVES = 1000
 
 
 class Capacity(Kind):
-    """A report whether all servers of a cloud, zone or aggregate still have a place if one of its hosts fails."""
+    """A report that says whether all servers of a cloud, zone or aggregate still have a place if one of its hosts
+    fails.
+    """
 
     noun, plural = "capacity", "capacities"
     report_doc = "The cloud, its zones and its aggregates; with O(zone) or O(aggregate) only these."

@@ -13,7 +13,8 @@ ADOPTABLE, HINDERED, ADOPTED = "adoptable", "hindered", "adopted"
 
 
 class Host(Kind):
-    """The agent's host: its identity, its capacity and usage, and its orphans (domains and files without a document).
+    """The agent's host: its identity, its capacity and usage, and its orphans: libvirt domains and files that belong to
+    no resource.
     """
 
     noun, plural = "host", "hosts"
