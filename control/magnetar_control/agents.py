@@ -56,8 +56,8 @@ def user_message(error: MagnetarError) -> str:
 
 
 class AgentClient(Client):
-    """A client of one agent. Its calls carry the id of the API request for which they are made. *context*: a function
-    that returns the TLS context."""
+    """A client for the HTTP API of one host's agent. Each call sends the id of the API request that caused it in
+    X-Request-Id. *context*: a function that returns the TLS context."""
 
     def __init__(self, endpoint: str, *, context: Callable[[], ssl.SSLContext], **more: Any) -> None:
         super().__init__(endpoint, **more)
@@ -72,8 +72,9 @@ class AgentClient(Client):
         return super()._headers(request_id.get() or request_id_, accept)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Override ``Client._unreachable``: return ``Unreachable`` also for a silent agent (it hangs, its host lost
-        power, the network drops packets)."""
+        """Override ``Client._unreachable``: return ``Unreachable`` also if the agent does not answer in time, because
+        it hangs, its host has lost power, or the network drops packets. *connected*: whether the connection was open
+        before."""
         failure = super()._unreachable(error, connected)
         return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
 
@@ -85,15 +86,16 @@ class AgentClient(Client):
         return self._address
 
     def request_text(self, target: str, accept: str = "application/json") -> bytes:
-        """Return a GET request of *target*, as the bytes to send. *accept*: the accepted media type."""
+        """Return a complete HTTP GET request for the path *target*, as bytes for a caller that opens its own
+        connection. *accept*: the value of the header ``Accept``."""
         host = self._address.host or "localhost"
         headers = {"Host": f"[{host}]" if ":" in host else host, **super()._headers(new_request_id(), accept)}
         lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode()
 
     def answer_document(self, status: int, content: bytes) -> Document:
-        """Return the decoded document of an agent's HTTP answer with *status* and *content*. Raises the error that the
-        answer reports."""
+        """Return the JSON document in the *content* of an agent's HTTP answer with *status*. Raises the
+        ``MagnetarError`` that an error answer describes."""
         return self._answer(status, content)
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
@@ -101,12 +103,13 @@ class AgentClient(Client):
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
-        """Return the agent's document of the usage of a server's guest since the guest was started."""
+        """Return the resource usage of a server's guest, as the agent reports it: a dict with counters of CPUs, disks
+        and NICs since the guest was started, and its memory."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def load(self, patience: float) -> dict[str, Any]:
-        """Return the CPUs and memory that the host and its guests use. Retries for *patience* seconds while its agent
-        restarts."""
+        """Return the CPU and memory usage of the agent's host and of its guests, as the agent reports it (the average
+        of ten minutes). *patience*: seconds to retry while the agent restarts."""
         return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
 
     def pool_content(self, pool: str) -> list[dict[str, Any]]:
@@ -117,7 +120,8 @@ class AgentClient(Client):
         return content
 
     def uptime(self, patience: float) -> dict[str, Any]:
-        """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
+        """Return the uptime and the load averages of the agent's host, as the agent reports them. *patience*: seconds
+        to retry while the agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
     def reaches(self, address: str, port: int) -> bool | None:
@@ -129,7 +133,8 @@ class AgentClient(Client):
 
 
 class Agents:
-    """A pool of agent clients by endpoint, such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
+    """A pool of ``AgentClient`` objects, by the agent's endpoint, such as ``unix:/run/magnetar/agent.sock`` or
+    ``https://kvm1:6553``."""
 
     def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
                  timeout: float = 600.0) -> None:
@@ -142,7 +147,8 @@ class Agents:
         self._context: tuple[list[int], ssl.SSLContext] | None = None
 
     def _free_clients(self, endpoint: str) -> list[AgentClient]:
-        """Return the pooled clients of *endpoint*. The caller must hold the lock."""
+        """Return the unused pooled clients of *endpoint*; the caller may modify this list. The caller must hold the
+        lock of the pool."""
         free = self._free.pop(endpoint, [])
         self._free[endpoint] = free  # now the most recently used
         if len(self._free) > ENDPOINTS:
@@ -152,8 +158,9 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
-        """Yield a client of the agent at *endpoint* that no other thread uses meanwhile. *patience*: seconds of silence
-        after which the agent counts as unreachable; ``None``: the default."""
+        """Yield a client of the agent at *endpoint* for use by the calling thread only, and put it back into the pool
+        at the end. *patience*: seconds without an answer after which the agent counts as unreachable; ``None``: the
+        default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None
@@ -172,8 +179,8 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """Return a client of the agent at *endpoint*, outside of the pool. The client has the name by which agents
-        recognize calls of the cloud (``CLOUD``)."""
+        """Return a new client of the agent at *endpoint*, outside the pool. Its User-Agent header is ``CLOUD``: this
+        tells the agent that the control plane calls."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 
@@ -188,7 +195,8 @@ class Agents:
             client.close()
 
     def shared_context(self) -> ssl.SSLContext:
-        """Return the TLS context of all connections to agents. It is made again after one of its files was replaced."""
+        """Return the TLS context of all connections to agents. The context is loaded again after a change of the CA
+        certificate, client certificate or key file."""
         times = [Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in self.tls.values() if path]
         if self._context is None or self._context[0] != times:
             self._context = times, transport.tls_context(

@@ -32,13 +32,14 @@ HEARTBEAT = 20.0
 
 
 def new_holder(name: str) -> str:
-    """Return a unique id for a process called *name*: other processes may have the same name."""
+    """Return a unique id for a process with the name *name*: the name and a random suffix, because several processes
+    may have the same name."""
     return f"{name}:{uuid.uuid4().hex[:12]}"
 
 
 class Announcement:
-    """The row of one process, which ``join`` writes first, ``renew`` keeps fresh, and ``leave`` removes. *kind*:
-    ``api`` or ``conductor``; *database*: where its row is."""
+    """The row in *database* that announces one running process to the other processes of the control plane: its release
+    and its capabilities. *kind*: ``api`` or ``conductor``."""
 
     def __init__(self, store: Store, kind: str, name: str, database: Database) -> None:
         self.kind, self.name, self.holder = kind, name, new_holder(name)
@@ -47,7 +48,8 @@ class Announcement:
         self._renewed_at = float("-inf")
 
     def join(self) -> None:
-        """Announce the process, and check that it may run beside the others. Raises ``ProcessTooOld``."""
+        """Write the row of this process, and check that the process is compatible with the other running processes. If
+        it is not, remove the row and raise ``ProcessTooOld``."""
         self._write()
         try:
             self.check()
@@ -57,8 +59,8 @@ class Announcement:
         self._renewed_at = time.monotonic()
 
     def renew(self) -> None:
-        """Announce the process again. After a silence in which the others may have counted it as gone, check it again.
-        Raises ``ProcessTooOld``."""
+        """Update the heartbeat in the row of this process. After a long pause, in which the other processes may have
+        considered it gone, check again that it is compatible with them. Raises ``ProcessTooOld``."""
         if time.monotonic() - self._renewed_at > FORGOTTEN / 2:
             self.join()
         else:
@@ -66,7 +68,7 @@ class Announcement:
             self._renewed_at = time.monotonic()
 
     def leave(self) -> None:
-        """Remove the row, if the database answers."""
+        """Remove the row of this process when the process stops. Ignores database errors."""
         remove = processes.remove_api_process if self.kind == "api" else conductors.remove_conductor_row
         with contextlib.suppress(DBAPIError):
             remove(self._database, self.holder)
@@ -77,8 +79,8 @@ class Announcement:
         write(self._database, self.holder, self.name, self.version, self.capabilities)
 
     def check(self) -> None:
-        """Raise ``ProcessTooOld`` if the cloud uses a capability that this process lacks, or if a process runs whose
-        release is neither this one's nor the one before or after."""
+        """Check that this process is compatible with the cloud. Raises ``ProcessTooOld`` if the cloud uses a capability
+        that this process lacks, or if another running process is more than one release older or newer."""
         me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
         with self._store.api.read() as connection:
             marks = fetch_capability_marks(connection)
@@ -112,7 +114,8 @@ def _refuse_distant_release(me: ProcessRow, other: ProcessRow) -> None:
 
 
 class AnnouncingThread:
-    """A thread that renews the announcement of an API process until ``stop``."""
+    """A thread that renews the row of an API process (its ``Announcement``) every ``HEARTBEAT`` seconds until ``stop``
+    is called."""
 
     def __init__(self, announcement: Announcement) -> None:
         self._announcement, self._over = announcement, threading.Event()
@@ -120,7 +123,7 @@ class AnnouncingThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, and remove the row."""
+        """Stop the thread, and remove the row of the API process."""
         self._over.set()
         self._thread.join()
         self._announcement.leave()
@@ -131,8 +134,8 @@ class AnnouncingThread:
 
 
 def renew_or_end(announcement: Announcement) -> None:
-    """Renew an announcement. If the process is too old for the others, tell it to end, as SIGTERM does. A database
-    that does not answer is logged."""
+    """Renew the announcement of this process. If the process is too old for the others, send SIGTERM to it, so that it
+    stops. Database errors are only logged."""
     try:
         announcement.renew()
     except ProcessTooOld as error:
@@ -143,6 +146,6 @@ def renew_or_end(announcement: Announcement) -> None:
 
 
 def process_name(configured: str | None, parts: Sequence[str] = ()) -> str:
-    """Return the name of a process: as *configured*, otherwise the machine's, and *parts* of it such as the number of
-    an API process, after slashes."""
+    """Return the name of a process, with its *parts* after slashes, such as ``kvm1/2``. *configured*: the name in the
+    settings; ``None``: use the host name. *parts*: for example, the number of an API process."""
     return "/".join((configured or socket.gethostname(), *parts))

@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
-    """Return the fault for *error* after logging it with the request's id; ``None`` for an unexpected error."""
+    """Log a failure of the database or of a disk, and return the HTTP error for it. For any other *error*, return
+    ``None`` and log nothing."""
     log_extra = {"extra": {"request_id": request_id}}
     if isinstance(error, DataError):  # a number too large, or a character that the database lacks
         log.warning("the database refused a value: %s", error.orig, **log_extra)  # type: ignore[arg-type]
@@ -37,7 +38,8 @@ def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
 
 
 class RoutedService(Routed):
-    """A web application with routes, which reports failures of databases and disks as ``fault_of_failure`` does."""
+    """A web application with routes that answers failures of databases and full disks with the HTTP errors of
+    ``fault_of_failure``."""
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
         return super().fault(error, request) or fault_of_failure(error, request.id)

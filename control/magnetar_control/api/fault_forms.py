@@ -28,15 +28,16 @@ PAGE = """\
 
 
 def keystone_document(fault: Fault) -> dict[str, Any]:
-    """Return the body of an error as Keystone sends it. keystonemiddleware, in front of other services, answers 401
-    with the same form."""
+    """Return the body of an error answer in Keystone's format. keystonemiddleware answers 401 in this format, so other
+    services use it for 401 too."""
     return {"error": {"code": fault.status, "title": HTTPStatus(fault.status).phrase, "message": fault.message}}
 
 
 def named_answer(names: Mapping[int, str], fault: Fault) -> Answer:
-    """Return ``{"<name>": {"code", "message"}}``, the form of Nova and Cinder; a fault 401 has Keystone's form.
+    """Return the error answer ``{"<name>": {"code", "message"}}``, the format of Nova and Cinder; status 401 has
+    Keystone's format.
 
-    *names*: the name for each status; other statuses have the name ``computeFault``.
+    *names*: maps HTTP statuses to the name in the body; other statuses have the name ``computeFault``.
     """
     if fault.status == HTTPStatus.UNAUTHORIZED:
         return Answer(keystone_document(fault), fault.status, fault.headers)
@@ -47,9 +48,10 @@ def named_answer(names: Mapping[int, str], fault: Fault) -> Answer:
 
 
 def webob_answer(fault: Fault, accept: str) -> Answer:
-    """Return the page, document or text that webob makes of an error, depending on the header *accept*.
+    """Return an error answer as the library WebOb formats it: as HTML, JSON or plain text, depending on the request
+    header *accept*.
 
-    An empty *accept* gets JSON, though webob would send text.
+    For an empty *accept* the answer is JSON, although WebOb would send text.
     """
     title = TITLES.get(fault.status, HTTPStatus(fault.status).phrase)
     status = f"{fault.status} {title}"
@@ -63,15 +65,16 @@ def webob_answer(fault: Fault, accept: str) -> Answer:
 
 
 def chosen_type(accept: str, offers: Sequence[str]) -> str | None:
-    """Return the media type of *offers* that the header *accept* prefers, the first of equals; ``None`` if *accept*
-    allows none of them."""
+    """Return the media type in *offers* that the request header *accept* prefers; the first one if several have the
+    same weight, ``None`` if *accept* allows none of them."""
     weights = {offer: _weight(accept, offer) for offer in offers}
     best = max(offers, key=lambda offer: weights[offer])
     return best if weights[best] > 0 else None
 
 
 def _weight(accept: str, offer: str) -> float:
-    """Return the weight, 0 to 1, that the most specific range of *accept* gives the media type *offer*."""
+    """Return the quality value (q), 0 to 1, of the media type *offer* in the request header *accept*. The most specific
+    media range that matches *offer* decides."""
     ranges = {}
     for text in accept.split(","):
         name, *parameters = (part.strip().lower() for part in text.split(";"))

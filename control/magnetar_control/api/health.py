@@ -26,7 +26,7 @@ HEALTH_CONNECTIONS, HEALTH_PATIENCE = 32, 10.0
 
 
 class NoAddress(MagnetarError):
-    """An error: the API cannot listen on the address ``health_listen`` of the settings."""
+    """The error that the process cannot listen on the address in the setting ``health_listen``."""
 
     code = "invalid-settings"
 
@@ -78,8 +78,8 @@ class MetricsForAdmins(Application):
 
 
 class HealthServer:
-    """A server of ``/healthz`` and ``/metrics`` on a separate address, without authentication. *listen*: host:port.
-    *runner*: the ``ActionRunner`` of the process's conductor, if it has one."""
+    """An HTTP server for ``/healthz`` and ``/metrics`` on a separate address, without authentication. *listen*:
+    host:port. *runner*: the ``ActionRunner`` of this process, if it runs a conductor."""
 
     def __init__(self, listen: str, metrics: Metrics, runner: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")
@@ -90,7 +90,7 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Override ``BaseHTTPRequestHandler.handle``: limit the number of connections, and the time of each."""
+                """Override ``BaseHTTPRequestHandler.handle``: limit the number of connections and their duration."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))

@@ -13,7 +13,8 @@ from .values import Address, Anything, Id
 
 
 class Hints(Value):
-    """A value type: scheduler hints. The use case checks whether a filter of the scheduler supports them."""
+    """A validator of scheduler hints in request bodies. It does not check whether the scheduler supports them; the use
+    case does."""
 
     KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
                                   "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),
@@ -21,8 +22,8 @@ class Hints(Value):
                                   "build_near_host_ip": Address(4), "cidr": Text(1, 64)}
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the hints in the object *value*: known hints in normal form, unknown hints unchanged. Raises
-        ``InvalidField``."""
+        """Return the scheduler hints in the object *value*: known hints checked and in normal form, unknown hints
+        unchanged. *path*: the name of the field, for the error. Raises ``InvalidField``."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         return {name: self.KNOWN[name].check(item, f"{path}.{name}", version) if name in self.KNOWN else item

@@ -21,12 +21,13 @@ from magnetar_core.versions import Range, Version
 
 
 class Lenient(Version):
-    """A version at which unknown keys of bodies are ignored instead of refused, such as Nova's ``/v2``."""
+    """A version of an API that ignores unknown keys in request bodies instead of refusing them, such as Nova's ``/v2``.
+    """
 
 
 class Parsed(Value):
-    """A value type: any value that *parse* converts. Raises ``InvalidField`` with the text *rule* if *parse* raises
-    ``ValueError`` or ``KeyError``. *schema*: the JSON schema."""
+    """A validator that converts values with the function *parse*. If *parse* raises ``ValueError`` or ``KeyError``, the
+    validator raises ``InvalidField`` with the text *rule*. *schema*: the JSON schema of the values."""
 
     def __init__(self, parse: Callable[[Any], Any], rule: str, **schema: Any) -> None:
         self.parse, self.rule, self.json = parse, rule, schema
@@ -42,8 +43,8 @@ class Parsed(Value):
 
 
 class Truth(Parsed):
-    """A value type: true or false. *true* and *false*: words for them that a protocol accepts. *any_case*: accept the
-    words in any case, and as numbers."""
+    """A validator of booleans. *true*, *false*: further values that an API accepts as true and as false. *any_case*:
+    accept these in upper and lower case, and as numbers."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
@@ -57,7 +58,7 @@ class Truth(Parsed):
 
 
 class Number(Integer):
-    """A value type: a whole number, or text of digits, from *min* to *max*."""
+    """A validator of whole numbers from *min* to *max*, also as text. It returns an int."""
 
     form: Any = ()  # digits look like text
 
@@ -70,7 +71,7 @@ class Number(Integer):
 
 
 class Decimal(Value):
-    """A value type: a number above 0, or a number as text, up to *max*."""
+    """A validator of numbers above 0, up to *max*, also as text. It returns a float."""
 
     def __init__(self, max: float) -> None:
         self.max = max
@@ -89,7 +90,8 @@ class Decimal(Value):
 
 
 class Regex(Value):
-    """A value type: a regular expression in the syntax that both databases support (``store.engine.regex``)."""
+    """A validator of regular expressions in the syntax that both SQLite and PostgreSQL support
+    (``store.engine.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
@@ -103,11 +105,11 @@ class Regex(Value):
 
 
 class Anything(Value):
-    """A value type: any value, unchecked, as in Nova."""
+    """A validator that accepts any value, for fields that Nova does not check either."""
 
 
 class OrEmpty(Value):
-    """A value type: *value*, or null, which is replaced by *empty*."""
+    """A validator that converts null to *empty*, and checks the result with *value*."""
 
     def __init__(self, value: Value, empty: Any) -> None:
         self.value, self.empty = value, empty
@@ -120,7 +122,7 @@ class OrEmpty(Value):
 
 
 class Null(Value):
-    """A value type: only null."""
+    """A validator that accepts only null."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value is not None:
@@ -131,13 +133,13 @@ class Null(Value):
 
 
 class ByVersion(Value):
-    """A value type that differs by version: (since, until, type) rows."""
+    """A validator that depends on the API version. *rows*: (first version, last version, validator) tuples."""
 
     def __init__(self, *rows: tuple[str | None, str | None, Value]) -> None:
         self.rows = [(Range(since, until), value) for since, until, value in rows]
 
     def at(self, version: Version | None) -> Value:
-        """Return the value type at *version*; without a version, the last one."""
+        """Return the validator for the API version *version*; for ``None``, the validator of the last row."""
         return next((value for span, value in self.rows if version is not None and span.holds(version)),
                     self.rows[-1][1])
 
@@ -149,7 +151,7 @@ class ByVersion(Value):
 
 
 class Address(Parsed):
-    """A value type: an IP address of *family* 4 or 6, or either, as text in its usual form."""
+    """A validator of IP addresses as text. *family*: 4 or 6; ``None``: both. It returns the usual notation."""
 
     def __init__(self, family: int | None = None) -> None:
         super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",
@@ -165,7 +167,7 @@ class Address(Parsed):
 
 
 class Time(Parsed):
-    """A value type: an ISO 8601 time. The normal form is that of tables: 2026-11-21T10:00:00.000000."""
+    """A validator of ISO 8601 times. It returns the format of database columns: 2026-11-21T10:00:00.000000."""
 
     def __init__(self) -> None:
         super().__init__(_moment, "must be a moment such as 2026-11-21T10:00:00Z", type="string", format="date-time")
@@ -176,8 +178,8 @@ def _moment(value: Any) -> str:
 
 
 class Comparison(Time):
-    """A value type: a time to compare with, such as gt:2026-11-21T10:00:00Z. The operators are those of
-    ``store.engine.conditions.COMPARE``, by default eq. The normal form is (operator, time)."""
+    """A validator of comparisons with a time, such as gt:2026-11-21T10:00:00Z. It returns (operator, time). The
+    operators are the keys of ``store.engine.conditions.COMPARE``; the default is eq."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> tuple[str, str]:
         how, colon, moment = value.partition(":")
@@ -190,8 +192,8 @@ class Comparison(Time):
 
 
 class Id(Parsed):
-    """A value type: a uuid as Nova accepts it, in any case, with or without hyphens. The normal form is lower case with
-    hyphens."""
+    """A validator of uuids. Like Nova, it accepts upper and lower case, with or without hyphens; it returns lower case
+    with hyphens."""
 
     def __init__(self) -> None:
         super().__init__(lambda value: str(uuid.UUID(value if isinstance(value, str) else "")), "must be a uuid",
@@ -199,15 +201,16 @@ class Id(Parsed):
 
 
 def build_record(fields: Mapping[str, Value], *required: str) -> Record:
-    """Return a value type: an object with the keys of *fields* and no others. The keys in *required* must be present.
+    """Return a validator of a JSON object that accepts the keys of *fields* and no others. *fields*: the validator of
+    each key. *required*: the keys that must be present.
     """
     return Record(**{name: Field(value, name, required=name in required, on="create")
                      for name, value in fields.items()})
 
 
 class Wrapped(Value):
-    """A value type: a body ``{key: value}`` without other keys, except those in *more*. The normal form is the inner
-    value; if there is *more*, the whole object."""
+    """A validator of request bodies of the form ``{key: value}``. *more*: validators of further allowed keys. It
+    returns the value alone; with *more*, the whole object."""
 
     def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
         self.key, self.value, self.more = key, value, dict(more or {})
@@ -232,7 +235,7 @@ class Wrapped(Value):
 
 
 class OneKey(Value):
-    """A value type: an object as *value* accepts it, with exactly one key."""
+    """A validator that accepts what *value* accepts, if it is an object with exactly one key."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -248,6 +251,6 @@ class OneKey(Value):
 
 
 def to_second(moment: str) -> str:
-    """Return *moment*, a time in the form of tables, in the form of the APIs, without fractions of a second:
-    2026-11-21T10:00:00Z."""
+    """Convert *moment* from the format of database columns to the format of the APIs, and return it:
+    2026-11-21T10:00:00.000000 becomes 2026-11-21T10:00:00Z."""
     return moment[:19] + "Z"

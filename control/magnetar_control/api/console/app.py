@@ -36,7 +36,8 @@ SOCKET = "/socket"
 
 
 class ConsoleApplication(Application):
-    """The web application of consoles, mounted at ``/console``."""
+    """The web application at ``/console``: it serves the HTML pages of VNC, SPICE and serial consoles, and their
+    WebSocket."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
@@ -45,7 +46,7 @@ class ConsoleApplication(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """Return a console's page or one of its files."""
+        """Return a console page, or a script, style sheet or other file that such a page loads."""
         try:
             return self._file(request)
         except Fault as fault:
@@ -87,9 +88,9 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """Return the security and cache headers of the page or file *path*. They forbid the page to load files of other
-        sites and to send its URL, which contains the token, to any site; only sites in the settings may frame the page.
-        *root*: the URL of the API."""
+        """Return the security and cache headers for the console page or file at *path*. They prevent that the page
+        loads files of other sites, that it sends its URL (which contains the console token) to another site, and that a
+        site not in the settings shows it in a frame. *root*: the URL of the API."""
         host = urlsplit(root).netloc
         socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
@@ -114,7 +115,8 @@ class ConsoleApplication(Application):
 
 
 def _of_novnc(path: str) -> bool:
-    """Return whether noVNC's page needs the file at *path*. No other file of noVNC is served."""
+    """Return whether *path* is a file of noVNC that its console page loads. The application serves no other file of
+    noVNC."""
     first, *names = path[1:].split("/")
     return path == "/vnc.html" or (first in NOVNC and bool(names) and all(map(_NAME.fullmatch, names)))
 

@@ -35,14 +35,15 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode
 
 
 class FrameLog:
-    """A log of refused frames: one warning in ``WARN_EVERY`` seconds, all others at level debug."""
+    """A log of pages that show a console in a frame without permission. It logs one warning every ``WARN_EVERY``
+    seconds; further entries have the level debug, because any client can cause them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next_warning = 0.0
 
     def add(self, site: str) -> None:
-        """Log that a page of *site* frames a console without permission."""
+        """Log that a page of *site* shows a console in a frame, which the settings do not allow."""
         with self._lock:
             now = time.monotonic()
             level = logging.WARNING if now >= self._next_warning else logging.DEBUG
@@ -55,9 +56,9 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site whose page frames the console without permission; ``None`` if no site does. Over HTTPS and on
-    loopback, browsers say whether a page is framed. Otherwise return the site in ``Referer``; this page may contain a
-    link to the console instead of a frame."""
+    """Return the site that shows the requested console page in a frame, if the settings do not allow it; otherwise
+    ``None``. Over HTTPS and on loopback, browsers report whether a page is in a frame. Over plain HTTP they do not:
+    then any page of another site in ``Referer`` counts, even if it only links to the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -79,9 +80,9 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
 
 
 def frame_refusal_page(site: str, *, in_frame: bool = True) -> Answer:
-    """Return the HTML page that a browser gets instead of the console in a frame of *site*. The page does not contain
-    the console's URL. *in_frame*: whether the page is certainly in a frame; if not, a script in the page opens the
-    console when the page is in no frame."""
+    """Return the HTML page that a browser gets instead of the console page when *site* may not show it in a frame.
+    *in_frame*: ``False`` if the page is possibly not in a frame; then a script in it reloads the console, unless the
+    page is in a frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin, script="" if in_frame else f"<script>{SCRIPT}</script>")

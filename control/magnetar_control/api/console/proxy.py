@@ -57,7 +57,8 @@ LATER = {"Retry-After": "10"}
 
 
 class ConsoleProxy:
-    """A proxy that counts and relays the consoles of this process."""
+    """A proxy that relays console connections between WebSocket clients and the agents of the servers' hosts. It counts
+    the open consoles of this process."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -72,13 +73,15 @@ class ConsoleProxy:
         return self._open.total()
 
     def refusal(self, error: MagnetarError) -> Answer:
-        """Return the answer to a client that gets no console, with *error* in a header. The answer has no body, as that
-        of Nova's console proxies: their clients would read a body as a WebSocket frame."""
+        """Return the HTTP answer that refuses a console. Its header ``CONSOLE_ERROR`` contains the message of *error*.
+        It has no body, like the answer of Nova's console proxies, because their clients would read a body as a
+        WebSocket frame."""
         one_line = " ".join(error.message.split())
         return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
     async def serve(self, socket: WebSocket) -> None:
-        """Serve one console until it is closed."""
+        """Serve the WebSocket of one console client: check its token, connect to the agent, and relay data until one
+        end closes."""
         request_id = f"req-{uuid.uuid4()}"
         try:
             async with self._begun(socket, request_id) as (grant, agent):
@@ -101,8 +104,9 @@ class ConsoleProxy:
 
     @contextlib.asynccontextmanager
     async def _begun(self, socket: WebSocket, request_id: str) -> AsyncIterator[tuple[ConsoleGrant, ClientConnection]]:
-        """Yield the grant of the client's token and a connection to the agent of the server's host. The token is marked
-        as used once the connection exists. Raises ``MagnetarError`` before the WebSocket is accepted."""
+        """Check the client's console token, and connect to the agent of the server's host. Yield the grant (the console
+        that the token allows) and the connection, which is closed at the end. The token is marked as used after the
+        connection is open. Raises ``MagnetarError`` before the WebSocket is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
         with contextlib.ExitStack() as stack:
             with self._asking(counted_address(socket.address)):
@@ -162,8 +166,8 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """Return a connection to the console at the agent of *host*. *query*: the query string of the URL at the agent.
-        Raises ``MagnetarError`` with a message for users."""
+        """Return an open WebSocket connection to the console of the server in *grant*, at the agent of *host*. *query*:
+        the query string of the URL. Raises ``MagnetarError`` with a message for users."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -184,8 +188,9 @@ class ConsoleProxy:
             raise Unavailable(user_message(Unreachable())) from None
 
     async def _carry(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Relay the console until the client disconnects or the guest stops. A serial console follows a guest that is
-        live-migrated; a VNC or SPICE page must be loaded again, because the new QEMU does not know the connection."""
+        """Relay data between the client and the console until the client disconnects or the guest stops. After a live
+        migration, a serial console is reconnected to the new host; the client of a VNC or SPICE console must load its
+        page again, because the new QEMU process does not know its session."""
         if grant.token.type == SPICE:
             await self._carry_channel(socket, grant, agent)
             if grant.further:
@@ -211,7 +216,7 @@ class ConsoleProxy:
         await socket.close(code, reason)
 
     async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Relay one channel of SPICE until it is closed. If it is the main channel, revoke the token after that."""
+        """Relay one channel of a SPICE session until it is closed. The end of the main channel revokes the token."""
         try:
             first = await _link(socket, main=not grant.further)
             if first is None:
@@ -225,8 +230,8 @@ class ConsoleProxy:
                 await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """Wait for the end of the server's live migration, and return the new host. Return ``None`` if the server is
-        still on the host of *grant*, or if the wait takes longer than ``ARRIVES`` seconds or a database fails."""
+        """Wait until the server's live migration ends, and return its new host. Return ``None`` if the server is still
+        on the host of *grant*, if the wait takes longer than ``ARRIVES`` seconds, or if a database fails."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:
@@ -238,9 +243,9 @@ class ConsoleProxy:
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """Receive the first message of a SPICE client, and return it if it opens the expected channel: with *main* the main
-    channel of a new session, otherwise another channel of an existing session. Return ``None`` for any other message,
-    and if none arrives within ``LINKS`` seconds."""
+    """Receive the first message of a SPICE client (SpiceLinkMess), and return it if it opens the expected channel;
+    otherwise, and if no message arrives in ``LINKS`` seconds, return ``None``. *main*: expect the main channel of a new
+    session; otherwise expect another channel of an existing session."""
     try:
         async with asyncio.timeout(LINKS):
             message = await socket.receive()
@@ -254,8 +259,8 @@ async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
     """Relay messages in both directions until the agent closes its connection; return the reason in the agent's close
-    frame. A slow receiver delays reading from the other end. *first*: a message already received from the client.
-    Raises ``ClientGone``."""
+    frame. *first*: a message that was already received from the client, and is sent to the agent first. Raises
+    ``ClientGone`` if the client disconnects."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:
@@ -277,8 +282,8 @@ async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | No
 
 
 def _user_error(body: bytes) -> MagnetarError:
-    """Return the error for users that corresponds to *body*, an error of the agent. The message does not name the host
-    or the host's problem."""
+    """Return the error for users that corresponds to *body*, the body of an agent's error answer. Its message reveals
+    neither the name nor the problems of the host."""
     try:
         error = error_from_dict(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):

@@ -18,7 +18,7 @@ _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
 
 class Site(NamedTuple):
-    """An origin in the sense of browsers: scheme, host and port."""
+    """The origin of a web page, as browsers define it: scheme, host and port."""
 
     scheme: str
     host: str
@@ -39,8 +39,8 @@ def site_of(url: str) -> Site | None:
 
 
 class ConsoleSites:
-    """The sites in the settings whose pages may open or frame consoles. Raises ``InvalidSettings`` for an invalid site,
-    which would silently have no effect."""
+    """The web sites, from the settings, whose pages may open consoles or show them in a frame. Raises
+    ``InvalidSettings`` for a value in the settings that is not a site."""
 
     def __init__(self, settings: Settings) -> None:
         self.trust_proxy = settings.trust_proxy
@@ -48,11 +48,11 @@ class ConsoleSites:
         self.others = {_checked("console_allowed_origins", url) for url in settings.console_allowed_origins}
 
     def check(self, headers: Mapping[str, str], root: str) -> None:
-        """Check a client's ``Host`` and ``Origin``: the client addresses this API, and the page that opens the console
-        belongs to this API's site or to another allowed site. Clients other than browsers may omit the headers. Raises
-        ``Forbidden``.
+        """Check the headers ``Host`` and ``Origin`` of a request for a console. Raises ``Forbidden`` unless the request
+        addresses this API, and the page that opens the console belongs to this API's site or to an allowed site.
 
-        *root*: the URL of the API in the request. The check prevents CVE-2015-0259.
+        Clients other than browsers may omit the headers. *root*: the URL of the API in the request. The check prevents
+        CVE-2015-0259.
         """
         if self.ours and not self._meant(headers):
             raise Forbidden("This is not the address under which consoles are. Open the URL that you were given.")

@@ -28,7 +28,8 @@ _TAIL = "window.Terminal = load(%s).Terminal;\n}());\n"
 
 
 def terminal_script(folder: Path) -> bytes | None:
-    """Return xterm.js as a script that defines ``window.Terminal``; ``None`` if xterm.js is not in *folder*."""
+    """Return the JavaScript of xterm.js, which defines ``window.Terminal``; ``None`` if *folder* does not contain
+    xterm.js."""
     first, whole = folder / "lib/public/Terminal.js", folder / "lib/xterm.js"
     if first.is_file():  # Debian's; its xterm.js only requires this module
         return _joined(first, first.stat().st_mtime_ns)
@@ -36,7 +37,8 @@ def terminal_script(folder: Path) -> bytes | None:
 
 
 def terminal_stylesheet(folder: Path) -> bytes | None:
-    """Return the style sheet of xterm.js; ``None`` if it is not installed."""
+    """Return the style sheet of xterm.js, from *folder* or from its usual place in the operating system; ``None`` if it
+    is not installed."""
     for path in (folder / "css/xterm.css", folder / "xterm.css", STYLES):
         if path.is_file():
             return path.read_bytes()
@@ -45,8 +47,8 @@ def terminal_stylesheet(folder: Path) -> bytes | None:
 
 @lru_cache(maxsize=1)
 def _joined(first: Path, _changed: int) -> bytes:
-    """Return the module *first* and all modules that it requires, as one script. *_changed*: the modification time of
-    *first*, only a key of the cache."""
+    """Return one script that contains the CommonJS module *first* and all modules that it requires. *_changed*: the
+    modification time of *first*; it makes the cache of this function load a changed file again."""
     folder, modules = first.parents[1], {}
     waiting = [first]
     while waiting:

@@ -26,8 +26,8 @@ VERSION = "v3.14"
 
 
 def identity_application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None = None) -> RoutedService:
-    """Return the application for ``/identity``. *quotas*: the quotas that unified limits read and set, by type of
-    service."""
+    """Return the web application of the Identity API, mounted at ``/identity``. *quotas*: the quotas of each service,
+    by service type such as ``compute``; the unified limits API reads and sets them."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))
         if token is None:
@@ -50,7 +50,7 @@ def identity_application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas]
 
 
 def render_keystone_fault(fault: Fault) -> Answer:
-    """Return a fault in Keystone's form."""
+    """Return the HTTP answer for *fault*, in the format of Keystone's errors."""
     headers = {"WWW-Authenticate": "Keystone"} if fault.status == HTTPStatus.UNAUTHORIZED else {}
     return Answer(keystone_document(fault), fault.status, headers)
 
@@ -67,7 +67,8 @@ def handle_identity_versions(request: Request) -> Answer:
 
 
 class ExternalKeystone(Application):
-    """The application at ``/identity`` if an external Keystone is used: it tells clients the URL of Keystone."""
+    """The application at ``/identity`` of a cloud that uses an external Keystone. It answers all requests with 404 and
+    the URL of Keystone."""
 
     def __init__(self, url: str) -> None:
         self.url = url

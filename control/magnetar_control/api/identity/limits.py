@@ -35,7 +35,7 @@ MODEL = {"model": {"name": "flat", "description": "Limits of projects do not dep
 
 
 def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
-    """Return the routes of registered limits and of limits."""
+    """Return the routes of Keystone's unified limits: ``/v3/limits`` and ``/v3/registered_limits``."""
     def shown(request: Request, name: str, document: Document) -> Document:
         return {name: render_resource(request, f"{name}s", document)}
 
@@ -77,16 +77,16 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Return the number in *field* of the object under the key *name* of the body. Raises ``InvalidField`` if the
-    object is not of the type *value*."""
+    """Check the object under the key *name* of the request body with *value*, and return its new limit, the number in
+    *field*. Raises ``InvalidField``."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])
 
 
 def _filter_limits(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
-    """Return those *documents* (limits) that match the filters of the query. The filter ``region_id`` has no effect if
-    its value is the catalogue's only region."""
+    """Return those *documents* (limits) that match the query parameters. ``region_id`` is ignored if it names the only
+    region of the service catalog."""
     check_known(request, FILTERS, "limits are")
     query = [(name, value) for name, value in request.query if (name, value) != ("region_id", limits.only_region())]
     return [limit for limit in documents if all(limit.get(name) == value for name, value in query)]

@@ -18,8 +18,9 @@ from .views import is_on, render_resource
 
 
 def project_family(request: Request, tokens: Tokens) -> Document:
-    """Return ``parents`` and ``subtree`` of a project, as the query requests. Raises ``InvalidRequest`` for a query
-    that requests one of them in both forms (as_ids, as_list)."""
+    """Return the parent and child projects of the project in the URL: ``parents`` and ``subtree``, if the query
+    requests them (``parents_as_list``, ``subtree_as_ids``, …). Raises ``InvalidRequest`` for a query that requests the
+    same one as list and as ids."""
     family: Document = {}
     hierarchy, id = Hierarchy(tokens), request.params["id"]
     forms: dict[str, tuple[Callable[..., Document | None], Callable[..., list[Document]]]] = {
@@ -37,7 +38,7 @@ def project_family(request: Request, tokens: Tokens) -> Document:
 
 
 def project_tag_routes(store: IdentityStore) -> list[Guarded]:
-    """Return the routes of tags (Identity API v3, "Project tags"); only administrators may change tags."""
+    """Return the routes of project tags (Identity API v3, "Project tags"). Only administrators may change tags."""
     def read(request: Request) -> list[str]:
         tags: list[str] = store.show(request.context, request.params["id"])["tags"]
         return tags

@@ -17,7 +17,8 @@ from .views import query_filters, render_filtered_page, render_resource, request
 
 
 def identity_resource_routes(store: IdentityStore) -> list[Guarded]:
-    """Return the routes of the resource that *store* holds."""
+    """Return the routes that list, create, show, update and delete one resource type of Keystone, such as users.
+    *store*: reads and writes the resources of this type."""
     name, plural = store.resource.name, store.resource.plural
     every, resource_path = f"/v3/{plural}", f"/v3/{plural}/{{id}}"
 

@@ -29,7 +29,7 @@ TARGETS = {"project": "projects/{target}", "domain": "domains/{target}", "system
 
 
 def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
-    """Return the routes of role assignments."""
+    """Return the routes that list, check, add and remove role assignments and implied roles."""
     def given(request: Request, **where: str) -> Document:
         return render_resources(request, "roles", roles.roles(**_named(request, where)))
 
@@ -61,14 +61,14 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the arguments that identify the role assignment of the URL: target_id, actor_id and role_id, as far as the
-    path has them, and *where*: {"target": project, domain or system, "actor": user or group}."""
+    """Return the keyword arguments that identify a role assignment: *where*, plus target_id, actor_id and role_id from
+    the URL, if it has them. *where*: {"target": project, domain or system, "actor": user or group}."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
 def _checked(request: Request) -> dict[str, str]:
-    """Return the query of the list of role assignments. Raises ``InvalidRequest`` for unknown or mutually exclusive
-    parameters."""
+    """Return the query parameters of a list of role assignments, by name. Raises ``InvalidRequest`` for an unknown
+    parameter, and for parameters that exclude each other."""
     query = dict(request.query)
     check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
                 "role assignments are")
@@ -85,7 +85,8 @@ def _checked(request: Request) -> dict[str, str]:
 
 
 def handle_list_role_assignments(request: Request, roles: RoleAssignments) -> Document:
-    """Return the assignments that match the filters; ``effective`` expands groups and implied roles."""
+    """Return the role assignments that match the query: GET /v3/role_assignments. With ``effective``, assignments of
+    groups and implied roles are replaced by the resulting assignments of users."""
     query, effective, subtree = _checked(request), is_on(request, "effective"), is_on(request, "include_subtree")
     if INHERITED in query:
         return render_list(request, "role_assignments", ())

@@ -19,13 +19,13 @@ from .views import query_filters, render_filtered_page, render_list
 
 
 class TokenRoutes:
-    """The routes below ``/v3/auth``."""
+    """The routes of tokens and authentication, below ``/v3/auth``."""
 
     def __init__(self, service: EmbeddedIdentity) -> None:
         self.service, self.tokens = service, service.tokens
 
     def routes(self) -> list[Guarded]:
-        """Return the routes below ``/v3/auth``."""
+        """Return the routes below ``/v3/auth``, with their handlers."""
         return [
             guarded_route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
             guarded_route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
@@ -39,7 +39,8 @@ class TokenRoutes:
         ]
 
     def create(self, request: Request) -> Answer:
-        """Return a new token, in X-Subject-Token; 401 for failed authentication, 429 after too many failures."""
+        """Authenticate a user: POST /v3/auth/tokens. Return the new token in the header X-Subject-Token; 401 for failed
+        authentication, 429 after too many failures."""
         claims = Authentication(self.tokens.database, self.tokens.find, self.tokens.clock(), self.service.life,
                        request.address).claims(request.json())
         token, issued = self.tokens.create(claims)
@@ -52,8 +53,9 @@ class TokenRoutes:
         return render_filtered_page(request, resource, targets)
 
     def _subject(self, request: Request) -> tuple[str, Token]:
-        """Return the token in X-Subject-Token, as text and as a ``Token``. Administrators and services may name any
-        token, others only their own. Raises ``NotFound`` for other tokens and for an invalid one."""
+        """Return the token in the header X-Subject-Token (the token that the caller asks about), as text and as a
+        ``Token``. Administrators and services may name any token, others only a token of their own user. Raises
+        ``NotFound`` for an invalid token and for a token that the caller may not see."""
         token = request.headers.get("x-subject-token", "")
         if not token:
             raise InvalidRequest("The header X-Subject-Token is missing; it names the token that is meant.")
@@ -72,7 +74,7 @@ class TokenRoutes:
 
 
 def token_view(token: Token) -> Document:
-    """Return a token in Keystone's form, without the catalogue."""
+    """Return *token* in the format of Keystone's answers, without the service catalog."""
     claims, target = token.claims, token.target
     shown: Document = {
         "methods": list(claims.methods), "expires_at": _time(claims.expires), "issued_at": _time(claims.issued),

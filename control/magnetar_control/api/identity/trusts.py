@@ -20,7 +20,7 @@ USERS = ("trustor_user_id", "trustee_user_id")
 
 
 def trust_routes(tokens: Tokens) -> list[Guarded]:
-    """Return the routes of trusts and their roles."""
+    """Return the routes of Keystone's trusts (OS-TRUST) and of the roles that a trust delegates."""
     def listing(request: Request) -> Document:
         check_known(request, USERS, "trusts are")
         return render_list(request, "trusts", (render_resource(request, "OS-TRUST/trusts", trust)
@@ -53,7 +53,8 @@ def trust_routes(tokens: Tokens) -> list[Guarded]:
 
 
 def require_undelegated(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Return *handler*, restricted to tokens without an application credential, as in Keystone since 2026."""
+    """Return a handler that calls *handler*, but raises an error if the caller's token comes from an application
+    credential, as in Keystone since 2026."""
     def guarded(request: Request) -> Any:
         trusts.check_not_delegated(request.extra["token"], "manage trusts")
         return handler(request)

@@ -63,7 +63,8 @@ def user_routes(tokens: Tokens) -> list[Guarded]:
 
 
 def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
-    """Return *handler*, restricted to tokens without a trust: an application credential would outlive the trust."""
+    """Return a handler that calls *handler*, but raises ``Forbidden`` if the caller's token comes from a trust: an
+    application credential that it creates would outlive the trust. *handler* takes the request and the user's id."""
     def guarded(request: Request, user: str) -> Any:
         if request.extra["token"].claims.trust_id:
             raise Forbidden("Cannot manage application credentials with a token issued via delegation: yours is for a "
@@ -74,8 +75,8 @@ def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Reque
 
 
 def require_own_user(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
-    """Return *handler*, restricted to administrators and to the user in the path. *handler* takes the request and the
-    id of that user."""
+    """Return a handler that passes the request and the user id in the URL to *handler*. It raises ``NotFound`` if this
+    is another user's id and the caller is not an administrator."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:

@@ -28,8 +28,8 @@ PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
 
 
 def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
-    """Return those parameters of the query that filter by columns of *resource*, by name. Raises ``InvalidField`` for a
-    parameter that neither this function nor ``render_filtered_page`` handles."""
+    """Return the query parameters that filter by a column of *resource*: their values, by name. Raises ``InvalidField``
+    for a parameter that neither this function nor ``render_filtered_page`` supports."""
     compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
                 for i in ("", "i") for how in COMPARED]
     check_known(request, [
@@ -41,8 +41,9 @@ def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any
 
 def render_filtered_page(request: Request, resource: IdentityResource, documents: Iterable[Document],
                          query: str = "") -> Document:
-    """Return the list of those *documents* that match the request's query, including comparisons and tags. If the query
-    has ``limit``, return one page, with a link to the next page. *query*: the query string of the list's own link."""
+    """Return the answer to a list request: those *documents* that match the query, including comparisons
+    (``name__contains``) and tags. If the query has ``limit``, return one page, with a link to the next. *query*: the
+    query string for the ``self`` link."""
     matching = [document for document in documents if all(_fits(document, name, value, resource) for name,
                                                           value in request.query)]
     parameters = dict(request.query)
@@ -59,7 +60,8 @@ def render_filtered_page(request: Request, resource: IdentityResource, documents
 
 
 def _flags(resource: IdentityResource) -> Iterator[str]:
-    """Yield the names of boolean fields that are the same for all resources of the type, such as is_domain."""
+    """Yield the names of the boolean fields that have the same value for all resources of the type *resource*, such as
+    is_domain of projects."""
     return (name for name, value in resource.constant.items() if isinstance(value, bool))
 
 
@@ -78,13 +80,15 @@ def _fits(document: Document, name: str, value: str, resource: IdentityResource)
 
 
 def is_on(request: Request, name: str) -> bool:
-    """Return whether the query has the flag *name*, with any value except a word for false."""
+    """Return whether the query string sets the flag *name*: the parameter is present, and its value is not a word for
+    false."""
     query = dict(request.query)
     return name in query and TRUTH.words.get(query[name].lower(), True)
 
 
 def request_object(request: Request, name: str) -> Document:
-    """Return the object under the key *name* of the body. Raises ``InvalidField``."""
+    """Return the JSON object under the key *name* of the request body. Raises ``InvalidRequest`` if the body has no
+    such object."""
     content = request.json()
     requested = content.get(name) if isinstance(content, dict) else None
     if not isinstance(requested, dict):
@@ -93,17 +97,18 @@ def request_object(request: Request, name: str) -> Document:
 
 
 def render_resource(request: Request, path: str, document: Document) -> Document:
-    """Return a resource with the link to itself, below *path*."""
+    """Return *document* with a ``self`` link in ``links``. *path*: the collection in the URL, such as ``users``."""
     return {**document, "links": {"self": f"{request.base}/v3/{path}/{document['id']}"}}
 
 
 def render_list(request: Request, plural: str, documents: Iterable[Document], query: str = "") -> Document:
-    """Return *documents* under the key *plural*, with the list's own link. *query*: the query string of that link."""
+    """Return *documents* as a list under the key *plural*, with a ``self`` link to the list. *query*: the query string
+    for this link."""
     path = request.path if request.params else request.extra["route"]
     return {plural: [*documents], "links": {"next": None, "previous": None, "self": request.base + path + query}}
 
 
 def render_resources(request: Request, plural: str, documents: Iterable[Document], query: str = "") -> Document:
-    """Return *documents*, each with its own link, under the key *plural*, with the list's own link. *query*: the query
-    string of that link."""
+    """Return *documents* as a list under the key *plural*, with a ``self`` link for each document and one for the list.
+    *query*: the query string for the list's link."""
     return render_list(request, plural, (render_resource(request, plural, document) for document in documents), query)

@@ -53,10 +53,11 @@ MEMBER: Document = {
 
 
 class ImageApplication(RoutedService):
-    """The image service's application. Its errors are HTML, JSON or text, depending on the client's ``Accept``."""
+    """The web application of the Image API. Its error answers are HTML, JSON or text, depending on the request header
+    ``Accept``."""
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Override ``Routed.refused``: return a fault in the form of Glance's errors, which webob makes."""
+        """Override ``Routed.refused``: return an error answer in Glance's format, which its library WebOb defines."""
         answer = webob_answer(fault, request.headers.get("accept", ""))
         answer.headers.update(fault.headers)
         return answer
@@ -86,7 +87,8 @@ METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPAC
 
 
 def image_application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
-    """Return the application for ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+    """Return the web application of the Image API, mounted at ``/image``. *authenticate*: a function that sets
+    ``request.context``, or raises ``Fault`` 401."""
     return ImageApplication([
         guarded_route("GET /", handle_image_versions, who="anyone"),
         guarded_route("GET /versions", handle_image_versions, who="anyone"),

@@ -32,13 +32,13 @@ REMOVED: Document = {"name": None, "disk_format": None, "container_format": None
 
 
 class ImageRoutes:
-    """The routes of images and their handlers."""
+    """The routes of images in the Image API, and their handlers."""
 
     def __init__(self, service: EmbeddedImages) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes of images, with their handlers."""
         service, every, image_path = self.service, "/v2/images", "/v2/images/{id}"
         return [
             guarded_route(f"GET {every}", self.list), guarded_route(f"POST {every}", self.create),
@@ -61,7 +61,7 @@ class ImageRoutes:
         ]
 
     def list(self, request: Request) -> Document:
-        """Return the page of images that the query requests."""
+        """Return one page of the images that match the query: GET /v2/images."""
         images, more = self.service.page(request.context, parse_image_listing(request.query))
         query_pairs = [(name, value) for name, value in request.query if name != "marker"]
         answer: Document = {"images": [image_view(image) for image in images], "schema": "/v2/schemas/images",
@@ -71,7 +71,7 @@ class ImageRoutes:
         return answer
 
     def create(self, request: Request) -> Answer:
-        """Create an image without content, in the status queued, and return it."""
+        """Create an image without content, in the status ``queued``, and return it: POST /v2/images."""
         check_image_writer(request.context)
         image_body = request.json()
         if not isinstance(image_body, dict):
@@ -93,8 +93,8 @@ class ImageRoutes:
                                                                                              form(operations)))))
 
     def upload_content(self, request: Request, then: str) -> None:
-        """Store the uploaded content of an image, piece by piece. *then*: the status that the image gets after that:
-        active, or the status of an image that waits for its import."""
+        """Store the request body as the content of an image, piece by piece. *then*: the status of the image after
+        that: ``active``, or the status of an image that waits for its import."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
@@ -108,7 +108,7 @@ class ImageRoutes:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
     def import_staged(self, request: Request) -> None:
-        """Import the staged content of an image."""
+        """Import the content of an image that was uploaded to its stage before."""
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, dict) or not isinstance(method.get("name"), str):
@@ -124,17 +124,18 @@ class ImageRoutes:
         self.service.import_staged(*request.named())
 
     def tasks(self, request: Request) -> Document:
-        """Return an empty list of tasks for an image that the caller sees."""
+        """Return the tasks of an image: always an empty list, because this service has no tasks. Raises ``NotFound`` if
+        the caller may not see the image."""
         self._seen(request)
         return {"tasks": []}
 
     def usage(self, request: Request) -> Document:
-        """Return limits and usage of the caller's project; sizes in MiB."""
+        """Return the image limits and the usage of the caller's project. Sizes are in MiB."""
         return {"usage": {name: {"limit": limit, "usage": used}
                           for name, (limit, used) in self.service.usage(request.context.project_id or "").items()}}
 
     def download(self, request: Request) -> Answer:
-        """Return the content of an image, piece by piece; 204 if the image has none yet."""
+        """Return the content of an image, streamed piece by piece; status 204 if the image has no content yet."""
         image = self._seen(request)
         check_readable(request.context, image)
         if image["status"] not in ("active", "deactivated"):
@@ -146,11 +147,12 @@ class ImageRoutes:
         return Answer(request.download(pieces), 200, headers, OCTETS)
 
     def activate(self, status: str, request: Request) -> None:
-        """Set the *status* of an image: deactivated, so that only administrators get the content, or active."""
+        """Set the *status* of an image: ``deactivated`` (only administrators can download it) or ``active``."""
         self.service.activate(*request.named(status))
 
     def _seen(self, request: Request) -> Document:
-        """Return the image that the URL names. Raises ``NotFound`` if the user may not see it or there is none."""
+        """Return the image that the URL names. Raises ``NotFound`` if the image does not exist or the user may not see
+        it."""
         image = self.service.show(*request.named())
         if image is None:
             raise NotFound(f"No image found with ID {request.params['id']}.")
@@ -158,7 +160,7 @@ class ImageRoutes:
 
 
 def image_view(image: Document) -> Document:
-    """Return an image in Glance's form, with its properties next to its fields."""
+    """Return *image* in the format of Glance's answers, in which the image's properties are next to its fields."""
     path = f"/v2/images/{image['id']}"
     fields = {key: value for key, value in image.items() if key not in ("properties", "why")}
     return {**image["properties"], **fields, "created_at": to_second(image["created_at"]),
@@ -179,8 +181,8 @@ def _as_they_are(operations: Any) -> Any:
 
 
 def _of_draft_4(operations: Any) -> Any:
-    """Return the JSON patch *operations*, such as {"replace": "/name", "value": "x"}, in the form of RFC 6902. Raises
-    ``InvalidRequest``."""
+    """Convert a JSON patch of draft 4 to RFC 6902: {"replace": "/name", "value": "x"} becomes {"op": "replace", "path":
+    "/name", "value": "x"}. *operations*: the decoded request body. Raises ``InvalidRequest``."""
     return [_of_draft_4_one(operation) for operation in operations] if isinstance(operations, list) else operations
 
 
@@ -198,9 +200,9 @@ PATCHES = {"application/openstack-images-v2.1-json-patch": _as_they_are,
 
 
 def apply_image_patch(image: Document, operations: Any) -> Document:
-    """Return the changes that a JSON patch (RFC 6902, with Glance's operations) makes to *image*, a document in the
-    API's form. The result maps each changed field or property to its new value, ``None`` for a removed property.
-    *image* is not modified."""
+    """Return the changes that a JSON patch (RFC 6902, with Glance's operations) makes to *image*, an image in Glance's
+    format. The result maps each changed field or property to its new value, ``None`` for a removed property. *image* is
+    not modified."""
     if not isinstance(operations, list):
         raise InvalidRequest("The body must be a list of operations {op, path, value}.")
     now: Document = dict(image)
@@ -214,8 +216,8 @@ def apply_image_patch(image: Document, operations: Any) -> Document:
 
 
 def _change(operation: Document, name: str, now: Document, changes: Document) -> None:
-    """Apply *operation* of a JSON patch to the field or property *name* of *now*, the image's document, which is
-    modified. Record the new value in *changes*."""
+    """Apply *operation*, one operation of a JSON patch, to the field or property *name* of an image. The function
+    modifies *now*, the image's document, and stores the new value in *changes*."""
     kind = operation.get("op")
     if kind in ("replace", "remove") and name not in now:
         raise Conflict(f"There is no {name} to {kind}; add it.")

@@ -36,8 +36,8 @@ def image_member_routes(members: Members) -> list[Guarded]:
 
 
 def _body_value(request: Request, body_form: Record) -> Any:
-    """Return the value of the body's only key, the field of *body_form*, after a check. Ids of the image and of the
-    member in the body are ignored if they equal those in the URL. Raises ``InvalidField``."""
+    """Check the request body with *body_form*, and return the value of its only field. The body may repeat the ids of
+    image and member in the URL; they are ignored. Raises ``InvalidField``."""
     body, ids = request.json(), request.params
     path_ids = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):
@@ -46,7 +46,7 @@ def _body_value(request: Request, body_form: Record) -> Any:
 
 
 def image_member_view(row: Mapping[Any, Any]) -> Document:
-    """Return an image member (a project that shares the image) in Glance's form."""
+    """Return *row*, an image member (a project that shares the image), in the format of Glance's answers."""
     return {"image_id": row["image_id"], "member_id": row["member"], "status": row["status"],
             "created_at": to_second(row["created_at"]),
             "updated_at": to_second(row["updated_at"] or row["created_at"]), "schema": "/v2/schemas/member"}

@@ -30,7 +30,8 @@ ABSENT = {"GET /v2/info/stores": _ONE_STORE, "GET /v2/info/stores/detail": _ONE_
 
 
 def absent_image_routes() -> list[Guarded]:
-    """Return the routes of Glance's resources that are absent here. Tasks are for administrators, as in Glance."""
+    """Return routes for Glance resources that this service does not support, such as metadata definitions and tasks.
+    Their lists are empty. As in Glance, only administrators may use tasks."""
     namespaces = "/v2/metadefs/namespaces"
     return [
         guarded_route(f"GET {namespaces}", lambda _request: {

@@ -32,8 +32,8 @@ Query = Sequence[tuple[str, str]]
 
 
 def parse_image_listing(query: Query) -> ImageListing:
-    """Return the list request that *query* describes. Raises ``InvalidField`` or ``InvalidRequest`` that names the
-    parameter."""
+    """Return the ``ImageListing`` (filters, sort order, limit, marker) that the query string describes. Raises
+    ``InvalidField`` or ``InvalidRequest`` that names the wrong parameter."""
     parameters = dict(query)
     requested = dict.fromkeys((name, value) for name, value in query if name not in CONTROLS)
     if len(requested) > FILTERS:
@@ -50,7 +50,8 @@ def parse_image_listing(query: Query) -> ImageListing:
 
 
 def _filter(name: str, value: str) -> tuple[str, str, object]:
-    """Return the filter (field, operator, value) of a parameter. A *name* that is not a field is a property."""
+    """Return the query parameter *name* with *value* as a filter: (field, operator, value). A *name* that is not a
+    field of images is the name of an image property."""
     if name in NO_FILTERS:
         raise InvalidField(name, "is nothing by which images are listed; leave it out")
     if name in TEXTS and value.startswith("in:"):
@@ -66,8 +67,7 @@ def _filter(name: str, value: str) -> tuple[str, str, object]:
 
 
 def _sort(query: Query) -> list[tuple[str, bool]]:
-    """Return the sort fields of *query*, each with whether the order is descending; by default the newest images
-    first."""
+    """Return the sort keys of the query string as (field, descending) pairs; by default the newest images first."""
     keys = [value for name, value in query if name == "sort_key"]
     directions = [value for name, value in query if name == "sort_dir"]
     pairs = [(key, directions[min(at, len(directions) - 1)] if directions else "desc") for at, key in enumerate(keys)]
