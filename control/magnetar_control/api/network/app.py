@@ -75,7 +75,8 @@ TYPES = {403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAll
 
 
 def render_neutron_fault(fault: Fault) -> Answer:
-    """Return a fault in the form of Neutron's errors; for 401 in Keystone's form, as keystonemiddleware answers."""
+    """Return the HTTP answer for *fault* in the format of Neutron's errors; status 401 has Keystone's format, as
+    keystonemiddleware answers."""
     if fault.status == HTTPStatus.UNAUTHORIZED:
         return Answer(keystone_document(fault), fault.status)
     type = fault.details.get("type") or TYPES.get(fault.status, "HTTPBadRequest")
@@ -85,8 +86,9 @@ def render_neutron_fault(fault: Fault) -> Answer:
 def network_application(service: EmbeddedNetworks, authenticate: Callable[[Request], None],
                         hosts: Callable[[], Sequence[Service]] = tuple,
                         delete_port: Callable[[Request], None] | None = None) -> RoutedService:
-    """Return the application for ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts*
-    returns the compute hosts; *delete_port* deletes a port that a server may use."""
+    """Return the web application of the Networking API, mounted at ``/network``. *authenticate*: sets
+    ``request.context``, or raises ``Fault`` 401. *hosts*: returns the compute hosts. *delete_port*: handles DELETE of a
+    port, even if a server uses the port; ``None``: a port in use cannot be deleted."""
     extensions = {**EXTENSIONS, **(WITH_ENGINE if service.worker else {})}
     forms = (*FORMS, *(OF_ENGINE if service.worker else ()))
     return RoutedService([
@@ -141,7 +143,8 @@ def _addresses(groups: AddressGroupStore) -> list[Guarded]:
 
 
 def _topologies(topologies: AutoTopologies) -> list[Guarded]:
-    """Return the routes of a project's auto-allocated topology; ``fields=dry-run`` only checks its requirements."""
+    """Return the routes of a project's auto-allocated topology. A GET with ``fields=dry-run`` only checks whether the
+    topology can be created."""
     def show(request: Request) -> Document:
         project, dry = request.params["id"], ("fields", "dry-run") in request.query
         topology_id = "dry-run=pass"
@@ -157,8 +160,8 @@ def _topologies(topologies: AutoTopologies) -> list[Guarded]:
 
 
 def _subports(trunks: TrunkStore) -> list[Guarded]:
-    """Return the routes of a trunk's subports. As in Neutron, the answer to a change is the trunk itself, without the
-    key ``trunk`` around it."""
+    """Return the routes that list, add and remove the subports of a trunk. As in Neutron, the answer to a change is the
+    trunk itself, not an object with the key ``trunk``."""
     def done(request: Request, put: bool) -> Document:
         wish = (attributes.SUB_PORTS if put else attributes.GONE_PORTS).check(request.json(), "body")
         changed_trunk = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)

@@ -44,7 +44,8 @@ NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:p
 
 
 class Cidr(Value):
-    """A value type: the prefix of a subnet, IPv4 with 8 to 30 bits or IPv6 with 64 to 126, without host bits."""
+    """A validator of the ``cidr`` of a subnet: an IPv4 prefix of 8 to 30 bits or an IPv6 prefix of 64 to 126 bits. Host
+    bits are set to 0."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
@@ -61,7 +62,7 @@ class Cidr(Value):
 
 
 class FixedIp(Value):
-    """A value type: a requested address of a port, as an object with subnet_id, ip_address or both."""
+    """A validator of one item of ``fixed_ips`` in a request body: an object with subnet_id, ip_address or both."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         fixed_ip = FIXED_IP.check(value, path, version)
@@ -74,7 +75,8 @@ class FixedIp(Value):
 
 
 class AddressPair(Value):
-    """A value type: a further source address of a port, {ip_address: an address or a network, mac_address}."""
+    """A validator of one item of ``allowed_address_pairs`` of a port: an object {ip_address, mac_address}. The
+    ip_address may also be a network."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return ADDRESS_PAIR.check(value, path, version)
@@ -84,8 +86,8 @@ class AddressPair(Value):
 
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
-    """Return *value*, an IP network, without host bits. Raises ``ValueError``, also for an address with a zone (RFC
-    4007), which occurs in no packet."""
+    """Return *value*, text such as ``10.1.0.5/24``, as an IP network, with host bits set to 0. Raises ``ValueError``,
+    also for an IPv6 address with a zone (RFC 4007), because no packet contains a zone."""
     if "%" in str(value):
         raise ValueError
     return ip_network(str(value), strict=False)
@@ -112,7 +114,8 @@ MODE = Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless"))
 
 
 def _protocol(value: Any) -> str | None:
-    """Return the name or number of an IP protocol, in lower case; ``None`` for any protocol."""
+    """Return the IP protocol *value* (a name or number) in lower case; ``None`` if it means any protocol. Raises
+    ``ValueError``."""
     protocol = str(value).lower()
     if value is None or protocol in ("any", "0"):
         return None
@@ -122,21 +125,23 @@ def _protocol(value: Any) -> str | None:
 
 
 def one_of_words(*words: str) -> Value:
-    """Return a value type for one of *words*, in any case; the normal form is the spelling in *words*."""
+    """Return a validator that accepts any of *words*, in upper or lower case, and replaces it by the spelling in
+    *words*."""
     words_by_case = {word.lower(): word for word in words}
     return Parsed(lambda value: words_by_case[str(value).lower()], f"must be one of {', '.join(words)}",
                   enum=list(words))
 
 
 def bounded_list(item: Value, most: int) -> Value:
-    """Return a value type for a list of at most *most* items of type *item*; null is the empty list."""
+    """Return a validator of lists of at most *most* items, each checked by *item*. It converts null to []."""
     return OrEmpty(ListOf(item, most), [])
 
 
 def resource_attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], required: str = "",
                         description: Value = TEXT, lacking: Mapping[str, Value] = MappingProxyType({})) -> Record:
-    """Return the type of a resource's bodies. *fixed*: attributes that are set only on creation; *changing*: set on
-    creation and on update; *required*: names required on creation; *lacking*: attributes without effect."""
+    """Return a validator of the request bodies that create and update a resource. *fixed*: attributes that only a
+    create request may set. *changing*: attributes that create and update requests may set. *required*: names, separated
+    by blanks, that a create request must set. *lacking*: attributes that are accepted and have no effect."""
     rows = (("create", fixed), ("create update", {**changing, "description": description}),
             ("create", {"project_id": TEXT, "tenant_id": TEXT}), ("create update", lacking))
     return Record(**{name: Field(value, "", required=name in required.split(), on=on)
@@ -157,7 +162,8 @@ NETWORK = resource_attributes(
 
 
 class PoolId(Id):
-    """A value type: the uuid of a subnet's subnet pool. Raises ``InvalidField`` for ``prefix_delegation``."""
+    """A validator of ``subnetpool_id`` of a subnet: the uuid of a subnet pool. Refuses Neutron's word
+    ``prefix_delegation``, because IPv6 prefix delegation is not supported."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value == "prefix_delegation":
@@ -187,7 +193,8 @@ ADDRESS_SCOPE = resource_attributes({"ip_version": VERSION}, {"name": TEXT, "sha
 
 
 class VnicType(Choices):
-    """A value type: the vnic_type of a port, its type of connection to the server."""
+    """A validator of the ``vnic_type`` of a port: how its NIC is connected, such as normal or direct (SR-IOV). Refuses
+    Neutron's types that are not supported."""
 
     def __init__(self) -> None:
         super().__init__(virtual_functions.NORMAL, *VNIC_TYPES)
@@ -217,7 +224,8 @@ PORT = resource_attributes(
 
 
 class GatewayInfo(Value):
-    """A value type: a router's external gateway. Null and the empty object mean none, whose normal form is null."""
+    """A validator of ``external_gateway_info`` of a router: an object, or null or an empty object for no gateway, which
+    both become ``None``."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return GATEWAY_INFO.check(value, path, version) if value else None
@@ -279,7 +287,7 @@ ADDRESS_GROUP = resource_attributes({"addresses": bounded_list(PREFIX, address_g
 
 
 class SegmentationType(Choices):
-    """A value type: the segmentation_type of a subport, the kind of tag by which the guest distinguishes subports."""
+    """A validator of the ``segmentation_type`` of a trunk's subport. Only ``vlan`` is supported."""
 
     def __init__(self) -> None:
         super().__init__(trunks.VLAN)
@@ -315,7 +323,8 @@ SECURITY_GROUP_RULE = resource_attributes({"security_group_id": Id(), **_RULE}, 
 
 
 class RemoteOfDefault(Id):
-    """A value type: the security group that a default rule names, as a uuid or as the word for the new group itself."""
+    """A validator of ``remote_group_id`` in a default security group rule: the uuid of a security group, or the word
+    ``PARENT``, which stands for the new security group that gets the rule."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return value if value == default_rules.PARENT else super().check(value, path, version)

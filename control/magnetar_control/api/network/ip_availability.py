@@ -24,18 +24,18 @@ LARGEST = 2**64 - 1
 
 
 class IpAvailabilityRoutes:
-    """The routes of network IP availability. *database*: the API database."""
+    """The routes that report the used and total IP addresses of networks. *database*: the API database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes of network IP availability, with their handlers."""
         return [guarded_route(f"GET {PATH}", self.list), guarded_route(f"GET {PATH}/{{id}}", self.show)]
 
     def list(self, request: Request) -> Document:
-        """Return the availability of addresses in the networks that match the query; an empty list for callers who are
-        not administrators, as in Neutron."""
+        """Return the numbers of used and total IP addresses for each network that matches the query. Callers who are
+        not administrators get an empty list, as in Neutron."""
         if not request.context.is_admin:
             return {PLURAL: []}
         parameters: dict[str, list[str]] = {}
@@ -50,8 +50,8 @@ class IpAvailabilityRoutes:
         return answer
 
     def show(self, request: Request) -> Document:
-        """Return the availability of addresses in one network. Raises ``NotFound``, also for callers who are not
-        administrators."""
+        """Return the numbers of used and total IP addresses of one network. Raises ``NotFound`` for an unknown network,
+        and for callers who are not administrators."""
         id = request.params["id"]
         for network in network_ip_availability(self.database, Page(
             filters={"network_id": [id]})) if request.context.is_admin else ():

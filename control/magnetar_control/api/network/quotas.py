@@ -28,15 +28,15 @@ def _nothing(value: object) -> object:
 
 
 def quota_body(names: Iterable[str]) -> Record:
-    """Return the type of a body with limits of the resources *names*. With ``check_limit`` true in the body, and
-    ``force`` not true, limits below the usage are refused."""
+    """Return a validator of the request body that sets network quotas. *names*: the resources that have a limit, such
+    as ``port``. If the body has ``check_limit`` true and ``force`` not true, a limit below the usage is refused."""
     none = Parsed(_nothing, "must be 0: embedded networking has none of these")
     return build_record({**dict.fromkeys(NOTHING, none), **dict.fromkeys(names, LIMIT), "force": TRUTH,
                          "check_limit": TRUTH, "tenant_id": Anything(), "project_id": Anything()})
 
 
 class QuotaRoutes:
-    """The routes of quotas."""
+    """The routes of network quotas: a limit of the number of each resource, by project."""
 
     def __init__(self, service: EmbeddedNetworks) -> None:
         self.database, self.quota = service.database, service.quota
@@ -44,7 +44,7 @@ class QuotaRoutes:
         self.body = quota_body(self.names)
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes of network quotas, with their handlers."""
         path = "/v2.0/quotas/{id}"
         return [guarded_route("GET /v2.0/quotas", self.list, who="admin"), guarded_route(f"GET {path}", self.show),
                 guarded_route(f"GET {path}/default", self.default), guarded_route(f"GET {path}/details", self.details),
@@ -53,7 +53,7 @@ class QuotaRoutes:
                 guarded_route(f"DELETE {path}", self.delete, 204, "admin")]
 
     def list(self, _request: Request) -> Document:
-        """Return the limits of all projects that have limits of their own."""
+        """Return the limits of all projects whose limits differ from the defaults."""
         with self.database.read() as connection:
             limits_by_project = self.quota.every(connection)
         return {"quotas": [{**_all(limits), "project_id": project, "tenant_id": project}
@@ -65,13 +65,13 @@ class QuotaRoutes:
             return {"quota": _all(self.quota.limits(connection, _project(request)))}
 
     def default(self, request: Request) -> Document:
-        """Return the default limits, which apply to projects without limits of their own."""
+        """Return the default limits, which apply to projects without specific limits."""
         _project(request)
         with self.database.read() as connection:
             return {"quota": _all(self.quota.limits(connection))}
 
     def details(self, request: Request) -> Document:
-        """Return the limits of a project with the usage of each."""
+        """Return the limits of a project, and its usage of each limited resource."""
         project = _project(request)
         with self.database.read() as connection:
             limits, used = _all(self.quota.limits(connection, project)), self.quota.used(connection, project)
@@ -92,14 +92,14 @@ class QuotaRoutes:
             return {"quota": _all(self.quota.set(connection, _project(request), limits))}
 
     def delete(self, request: Request) -> None:
-        """Reset the project to the default limits."""
+        """Reset the limits of the project in the URL to the defaults."""
         with self.database.write() as connection:
             self.quota.set(connection, _project(request), dict.fromkeys(self.names))
 
 
 def _project(request: Request) -> str:
-    """Return the id of the project that the URL names. Raises ``Forbidden`` if it is not the caller's project and the
-    caller is not an administrator."""
+    """Return the project id in the URL. Raises ``Forbidden`` if it is not the caller's project and the caller is not an
+    administrator."""
     project: str = request.params["id"]
     if project != request.context.project_id and not request.context.is_admin:
         raise Forbidden("Only admins may see the quota of another project.")

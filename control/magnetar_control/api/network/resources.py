@@ -40,11 +40,13 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The form of a resource over HTTP: its names, the attributes of bodies, and its view.
+    """How the Networking API presents a resource type: its names in URLs and JSON, the attributes of request bodies,
+    and its view.
 
-    *view*: a function that makes the document from a row and a flag, whether the caller is an administrator. *store*:
-    the resource's name in the network service, if that differs from *plural*; *above*: the parent resource's name
-    there, and the column and path parameter that identify the parent.
+    *view*: a function of a row and of whether the caller is an administrator; it returns the resource as JSON. *store*:
+    the resource type's name in the network service, if that differs from *plural*. *above*: for a resource below a
+    parent resource in the URL, the parent's name in the network service, and the column and URL parameter with the
+    parent's id.
     """
 
     name: str
@@ -56,13 +58,14 @@ class Form:
     above: tuple[str, str] | None = None
 
     def attribute(self, name: str) -> Any:
-        """Return the value type of the attribute *name*; ``None`` for an unknown name."""
+        """Return the validator of the attribute *name*; ``None`` for an unknown attribute."""
         usual = attributes.TRUTH if name == "shared" else None  # RBAC policies set it for some resources
         return next((field.value for field in self.body.fields if field.name == name), usual)
 
 
 def _common_attributes(row: Row, *names: str) -> Document:
-    """Return the columns of *row* that all resources have, in Neutron's form, and the columns *names* unchanged."""
+    """Return the attributes that most resources have, in Neutron's format, from *row*; and the columns *names* of *row*
+    with their values unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),
@@ -70,7 +73,7 @@ def _common_attributes(row: Row, *names: str) -> Document:
 
 
 def network_view(row: Row, admin: bool) -> Document:
-    """Return a network in Neutron's form; with the provider attributes for administrators."""
+    """Return the network *row* in the format of Neutron's answers. *admin*: include the provider attributes."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
                 "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
@@ -82,26 +85,27 @@ def network_view(row: Row, admin: bool) -> Document:
 
 
 def subnet_view(row: Row, _admin: bool) -> Document:
-    """Return a subnet in Neutron's form."""
+    """Return the subnet *row* in the format of Neutron's answers."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
              "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
     return {**_common_attributes(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
 
 
 def subnetpool_view(row: Row, _admin: bool) -> Document:
-    """Return a subnet pool in Neutron's form."""
+    """Return the subnet pool *row* in the format of Neutron's answers."""
     plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
              "shared", "is_default", "address_scope_id")
     return _common_attributes(row, *plain)
 
 
 def address_scope_view(row: Row, _admin: bool) -> Document:
-    """Return an address scope in Neutron's form, which has no description, times or tags."""
+    """Return the address scope *row* in the format of Neutron's answers. It has no description, times or tags."""
     return _common_attributes(row, "name", "ip_version", "shared")
 
 
 def port_view(row: Row, admin: bool) -> Document:
-    """Return a port in Neutron's form; with binding and resource request for administrators."""
+    """Return the port *row* in the format of Neutron's answers. *admin*: include the binding and the resource request.
+    """
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
              "dns_assignment")
@@ -118,13 +122,14 @@ def port_view(row: Row, admin: bool) -> Document:
 
 
 def security_group_view(row: Row, admin: bool) -> Document:
-    """Return a security group with its rules in Neutron's form."""
+    """Return the security group *row*, with its rules, in the format of Neutron's answers. *admin*: whether the caller
+    is an administrator."""
     return {**_common_attributes(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule_view(rule, admin) for rule in row["rules"]]}
 
 
 def security_group_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a security group rule in Neutron's form, which has no tags."""
+    """Return the security group rule *row* in the format of Neutron's answers. It has no tags."""
     shown = _common_attributes(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min",
                                "port_range_max",
                                "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
@@ -132,26 +137,26 @@ def security_group_rule_view(row: Row, _admin: bool) -> Document:
 
 
 def default_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a default rule of new security groups in Neutron's form."""
+    """Return the default security group rule *row* in the format of Neutron's answers."""
     return {name: row[name] for name in ("id", "description", *SAME, *USES)}
 
 
 def rbac_policy_view(row: Row, _admin: bool) -> Document:
-    """Return an RBAC policy in Neutron's form."""
+    """Return the RBAC policy *row* in the format of Neutron's answers."""
     return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
             "tenant_id": row["project_id"], "target_tenant": row["target_project"]}
 
 
 def router_view(row: Row, admin: bool) -> Document:
-    """Return a router in Neutron's form; for administrators with the attributes in ``lacking.ROUTER``, which are the
-    same for all routers."""
+    """Return the router *row* in the format of Neutron's answers. *admin*: include ``distributed`` and ``ha``, which
+    are true for all routers."""
     return {**_common_attributes(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
             "external_gateway_info": row["gateway"], "availability_zones": ["nova"], "availability_zone_hints": [],
             **({"distributed": True, "ha": True} if admin else {})}
 
 
 def floatingip_view(row: Row, _admin: bool) -> Document:
-    """Return a floating IP in Neutron's form."""
+    """Return the floating IP *row* in the format of Neutron's answers."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_common_attributes(row, *plain), "floating_network_id": row["network_id"], "dns_name": "",
             "dns_domain": "",
@@ -162,17 +167,17 @@ def floatingip_view(row: Row, _admin: bool) -> Document:
 
 
 def address_group_view(row: Row, _admin: bool) -> Document:
-    """Return an address group in Neutron's form."""
+    """Return the address group *row* in the format of Neutron's answers."""
     return _common_attributes(row, "name", "addresses", "shared")
 
 
 def trunk_view(row: Row, _admin: bool) -> Document:
-    """Return a trunk in Neutron's form."""
+    """Return the trunk *row*, with its subports, in the format of Neutron's answers."""
     return _common_attributes(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
 
 
 def port_forwarding_view(row: Row, _admin: bool) -> Document:
-    """Return a port forwarding of a floating IP in Neutron's form."""
+    """Return the port forwarding *row* of a floating IP in the format of Neutron's answers."""
     plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
              "protocol", "description")
     return {**{name: row[name] for name in plain}, **{
@@ -180,13 +185,14 @@ def port_forwarding_view(row: Row, _admin: bool) -> Document:
 
 
 def qos_policy_view(row: Row, admin: bool) -> Document:
-    """Return a QoS policy with its rules in Neutron's form."""
+    """Return the QoS policy *row*, with its rules, in the format of Neutron's answers. *admin*: whether the caller is
+    an administrator."""
     return {**_common_attributes(row, "name", "shared", "is_default"), "rules": [
         {**qos_rule_view(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
 
 
 def qos_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a rule of a QoS policy in Neutron's form."""
+    """Return the QoS rule *row* in the format of Neutron's answers."""
     return {"id": row["id"], "qos_policy_id": row["policy_id"], "tags": [],
             **{name: row[name] for name in qos.KINDS[row["kind"]]}}
 
@@ -225,8 +231,8 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
 
 
 class ResourceRoutes:
-    """The routes of one resource. *stores*: the stores of the network service, by resource name. *remove*: a handler
-    that replaces the deletion in the store."""
+    """The routes of one resource type of the Networking API, such as ports, and their handlers. *stores*: the store
+    that reads and writes each resource type, by name. *remove*: a handler of DELETE that replaces ``delete``."""
 
     def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
                  remove: Callable[[Request], None] | None = None) -> None:
@@ -235,7 +241,7 @@ class ResourceRoutes:
         self.above = stores[form.above[0]] if form.above else None
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes of the resource type, with their handlers."""
         every, resource_path = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
         routes = [guarded_route(f"GET {every}", self.list), guarded_route(f"POST {every}", self.create, 201),
                   guarded_route(f"GET {resource_path}", self.show),
@@ -244,7 +250,8 @@ class ResourceRoutes:
                 guarded_route(f"PUT {resource_path}", self.update)] if self.resources.resource.update else routes
 
     def list(self, request: Request) -> Document | Answer:
-        """Return the resources that match the query, sorted and in pages; a long list as a stream."""
+        """Return the resources that match the query, in the requested order, and with a link to the next page. A long
+        list is sent as a stream."""
         query = ListQuery(self.form, self.resources, request)
         page = query.page(self._place(request))
         pieces = self.resources.pieces(request.context, page)
@@ -260,7 +267,8 @@ class ResourceRoutes:
         return answer
 
     def _stream(self, query: ListQuery, page: Page, pieces: Iterable[Documents]) -> Iterator[bytes]:
-        """Yield the answer of ``list`` as JSON text. Only one of *pieces* of the list is in memory at a time."""
+        """Yield the JSON text of a long list answer, part by part, so that only one of *pieces* is in memory at a time.
+        *pieces*: lists of rows."""
         request, opening, count, last = query.request, f'{{"{self.form.plural}":['.encode(), 0, ""
         for rows in filter(None, pieces):
             yield opening + b",".join(orjson.dumps(query.picked(self._view(request, row))) for row in rows)
@@ -269,12 +277,12 @@ class ResourceRoutes:
         yield b"]" + (b"," + orjson.dumps(links)[1:] if links else b"}")
 
     def show(self, request: Request) -> Document:
-        """Return a resource."""
+        """Return the resource that the URL names."""
         shown = self._view(request, self._found(request))
         return {self.form.name: ListQuery(self.form, self.resources, request).picked(shown)}
 
     def create(self, request: Request) -> Document:
-        """Create one resource, or many in one transaction, and return what was created."""
+        """Create one resource, or several in one transaction if the body has a list, and return them."""
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         bodies = body[plural] if many else [self._inner(body)]
@@ -285,7 +293,7 @@ class ResourceRoutes:
         return {plural: shown} if many else {name: shown[0]}
 
     def update(self, request: Request) -> Document:
-        """Update the fields in the body, and return the resource."""
+        """Update the attributes that the body contains, and return the resource."""
         values = as_named(self.form.body.changes(self._inner(request.json()), self.form.name))
         if self.above:
             self._found(request)
@@ -293,14 +301,14 @@ class ResourceRoutes:
             request.context, request.params["id"], values))}
 
     def delete(self, request: Request) -> None:
-        """Delete a resource."""
+        """Delete the resource that the URL names."""
         if self.above:
             self._found(request)
         self.resources.delete(request.context, request.params["id"])
 
     def _place(self, request: Request) -> Document:
-        """Return ``{column: id}`` of the parent resource in the path; an empty dict for a resource without a parent.
-        Raises ``NotFound`` for an unknown parent."""
+        """Return ``{column: id}``: the column with the id of the parent resource, and the id in the URL. Return an
+        empty dict if the resource type has no parent. Raises ``NotFound`` for an unknown parent."""
         if self.above is None or self.form.above is None:
             return {}
         column = self.form.above[1]
@@ -326,15 +334,16 @@ class ResourceRoutes:
 
 
 def as_named(values: Document) -> Document:
-    """Return *values* with the attribute names that clients use replaced by those of the network service.
-    ``project_id`` is the first non-empty value of project_id and tenant_id."""
+    """Convert attribute names of the Networking API to column names, such as ``provider:physical_network`` to
+    ``bridge``, and return the converted *values*. project_id and tenant_id become ``project_id``: the first that is not
+    empty."""
     named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
     return {**named, "project_id": project} if project else named
 
 
 class ListQuery:
-    """The query of a list: filters, fields, sort_key and sort_dir, limit and marker."""
+    """The query string of a list request: filters, fields, sort_key and sort_dir, limit and marker."""
 
     def __init__(self, form: Form, resources: NetworkStore, request: Request) -> None:
         self.form, self.resource, self.request = form, resources.resource, request
@@ -344,7 +353,8 @@ class ListQuery:
         self._fields = frozenset(self.given.get("fields", ()))
 
     def page(self, place: Mapping[str, str]) -> Page:
-        """Return filters, sort keys, limit and marker of the query. *place*: columns and values that the path fixes.
+        """Return the filters, sort keys, limit and marker of the query as a ``Page``. *place*: additional filters,
+        {column: value}, such as the id of the parent resource in the URL.
 
         Raises ``InvalidRequest`` for an unknown parameter.
         """
@@ -371,8 +381,8 @@ class ListQuery:
         return filters
 
     def _column_name(self, name: str, purpose: str) -> str:
-        """Return the service's name of the attribute *name*. Raises ``InvalidRequest`` for an unknown attribute;
-        *purpose* is part of the message. Attributes for administrators are unknown to other callers."""
+        """Return the column of the attribute *name*. *purpose*: sorting or filtering, for the error. Raises
+        ``InvalidRequest`` for an unknown attribute; attributes for administrators are unknown to other callers."""
         column = NAMES.get(name, name)
         hidden = column in self.resource.admin and name in NAMES and not self.request.context.is_admin
         private = hidden and column in self.resource.private
@@ -383,6 +393,7 @@ class ListQuery:
         return column
 
     def picked(self, document: Document) -> Document:
-        """Return those fields of *document* that the parameter ``fields`` names; without this parameter, all fields."""
+        """Return the fields of *document* that the query parameter ``fields`` names; all fields if the query has no
+        such parameter."""
         fields = self._fields
         return {name: document[name] for name in document if name in fields} if fields else document

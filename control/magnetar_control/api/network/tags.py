@@ -17,13 +17,14 @@ from .attributes import TAG, TAGS
 
 
 class TagRoutes:
-    """The routes of tags of the resources of a *store*, below *path*; none for resources that cannot have tags."""
+    """The routes of the tags of one resource type. *store*: reads and writes the resources. *path*: the collection in
+    the URL, such as ``networks``."""
 
     def __init__(self, store: NetworkStore, path: str) -> None:
         self.store, self.path = store, path
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes of tags, with their handlers; an empty list if the resource type has no tags."""
         if "tags" not in self.store.resource.table.c:
             return []
         every = f"/v2.0/{self.path}/{{id}}/tags"
@@ -47,16 +48,16 @@ class TagRoutes:
         self.store.retag(request.context, request.params["id"], lambda _have: [])
 
     def check(self, request: Request) -> None:
-        """Check that the resource has the tag. Raises ``NotFound``."""
+        """Check that the resource has the tag in the URL. Raises ``NotFound``."""
         _check(request, self.list(request)["tags"])
 
     def add(self, request: Request) -> None:
-        """Add a tag to the resource; no error if the resource already has the tag."""
+        """Add the tag in the URL to the resource. It is no error if the resource already has the tag."""
         tag = TAG.check(request.params["tag"], "tag")
         self.store.retag(request.context, request.params["id"], lambda have: [*have, tag])
 
     def remove(self, request: Request) -> None:
-        """Remove a tag of the resource. Raises ``NotFound`` if the resource does not have it."""
+        """Remove the tag in the URL from the resource. Raises ``NotFound`` if the resource does not have it."""
         self.store.retag(request.context, request.params["id"], lambda have: [
             tag for tag in _check(request, have) if tag != request.params["tag"]])
 

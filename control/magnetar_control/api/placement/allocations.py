@@ -28,7 +28,7 @@ WHO = Text(1, 255)
 
 
 def allocation_body(minor: int) -> Value:
-    """Return the value type of the body with allocations of one consumer at microversion 1.*minor*."""
+    """Return a validator of the request body with the allocations of one consumer, at microversion 1.*minor*."""
     fields: dict[str, Value] = {"allocations": BY_PROVIDER if minor >= 12 else OF_LIST}
     required = ["allocations"]
     if minor >= 8:
@@ -50,13 +50,13 @@ class AllocationRoutes:
         self.placement, self.consumers = placement, Consumers(placement)
 
     def routes(self) -> list[Guarded]:
-        """Return the routes. All are for administrators and services."""
+        """Return the routes of allocations, with their handlers. Only administrators and services may use them."""
         return [guarded_route(where, handler, status, "service") for where, handler, status in (
             ("GET /allocations/{uuid}", self.show, 200), ("PUT /allocations/{uuid}", self.replace, 204),
             ("DELETE /allocations/{uuid}", self.remove, 204), ("POST /allocations", self.replace_many, 204))]
 
     def show(self, request: Request) -> Document:
-        """Return the allocations of a consumer; an empty object for a consumer without allocations, as in Placement."""
+        """Return the allocations of the consumer in the URL; an empty object if it has none, as in Placement."""
         consumer, providers = self.placement.consumer(normal_uuid(request.params["uuid"]))
         if consumer is None:
             return {"allocations": {}}
@@ -68,7 +68,7 @@ class AllocationRoutes:
         return {"allocations": allocations, **more, **({"consumer_type": consumer.type} if minor >= 38 else {})}
 
     def replace(self, request: Request) -> None:
-        """Replace the allocations of a consumer by those in the body; since 1.28 they may be empty."""
+        """Replace the allocations of a consumer by those in the body. Since 1.28, the body may contain none."""
         minor = views.minor_version(request)
         body = allocation_body(minor).check(request.json(), "")
         if not body["allocations"] and minor < 28:
@@ -76,7 +76,7 @@ class AllocationRoutes:
         self.consumers.replace({normal_uuid(request.params["uuid"]): _consumer_request(body, minor)})
 
     def replace_many(self, request: Request) -> None:
-        """Replace the allocations of several consumers in one transaction (1.13)."""
+        """Replace the allocations of several consumers in one transaction: POST /allocations (1.13)."""
         views.require_minor_version(request, 13)
         minor = views.minor_version(request)
         bodies = MapOf(Text(1, 36), allocation_body(minor), 500).check(request.json(), "")
@@ -90,8 +90,9 @@ class AllocationRoutes:
 
 
 def consumer_requests(bodies: Mapping[str, Document], minor: int) -> dict[str, ConsumerRequest]:
-    """Return the requested allocations by the consumer's uuid. *bodies*: bodies of microversion 1.*minor*, by uuid.
-    Raises ``InvalidRequest`` for a consumer that occurs twice."""
+    """Convert request bodies to ``ConsumerRequest`` objects, and return them by the consumer's uuid. *bodies*: a body
+    of microversion 1.*minor* for each consumer's uuid. Raises ``InvalidRequest`` if a consumer occurs twice, because
+    its uuid is written in two ways."""
     requests_by_consumer = {normal_uuid(id): _consumer_request(body, minor) for id, body in bodies.items()}
     if len(requests_by_consumer) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")

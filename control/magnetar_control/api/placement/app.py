@@ -26,7 +26,8 @@ CODES = {"generation": "placement.concurrent_update", "in_use": "placement.inven
 
 
 def negotiate_placement_version(header: str) -> tuple[int, int]:
-    """Return the microversion that the header requests of this service, 1.0 by default. Raises ``Fault`` 400 or 406."""
+    """Return the requested microversion of the Placement API as (major, minor); 1.0 by default. *header*: the value of
+    ``OpenStack-API-Version``. Raises ``Fault`` 400 or 406."""
     for words in (part.split() for part in header.split(",")):
         if len(words) != 2 or words[0].lower() != "placement":
             continue
@@ -47,14 +48,16 @@ def _text(version: tuple[int, int]) -> str:
 
 
 class PlacementApplication(RoutedService):
-    """The application, mounted at ``/placement``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+    """The web application of the Placement API, mounted at ``/placement``. *authenticate*: a function that sets
+    ``request.context``, or raises ``Fault`` 401."""
 
     def __init__(self, cloud: Cloud, authenticate: Callable[[Request], None]) -> None:
         super().__init__([guarded_route("GET /", _versions, who="anyone"), *PlacementRoutes(Placement(cloud)).routes()],
                          authenticate, lambda fault: Answer({}, fault.status), slash=0)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Override ``Routed.refused``: return a fault in the form of Placement's errors, since 1.23 with a code."""
+        """Override ``Routed.refused``: return the HTTP answer for *fault* in the format of Placement's errors; since
+        1.23 with an error code."""
         error: dict[str, Any] = {"status": fault.status, "request_id": request.id, "detail": fault.message,
                                  "title": HTTPStatus(fault.status).phrase}
         if request.extra.get("version", LEAST) >= (1, 23):
@@ -65,7 +68,7 @@ class PlacementApplication(RoutedService):
         return Answer({"errors": [error]}, fault.status, fault.headers)
 
     def handle(self, request: Request) -> Answer:
-        """Return the answer at the requested microversion, with that version in its headers."""
+        """Return the answer to *request* at the requested microversion. Its headers contain this version."""
         try:
             request.extra["version"] = version = negotiate_placement_version(request.headers.get(HEADER.lower(), ""))
         except Fault as fault:

@@ -40,7 +40,8 @@ class CandidateRoutes:
         self.placement = placement
 
     def list(self, request: Request) -> Document:
-        """Return the allocation candidates, and the inventories and usages of their hosts."""
+        """Return the allocation candidates that the query requests, and a summary of each resource provider in them:
+        GET /allocation_candidates."""
         minor = int(request.extra["version"][1])
         if minor < 10:
             raise NotFound("This is there from microversion 1.10 on.")
@@ -54,8 +55,8 @@ class CandidateRoutes:
 
 
 def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
-    """Return the request for allocation candidates that the query *parameters* describe at microversion 1.*minor*.
-    Raises ``InvalidRequest``."""
+    """Convert the query *parameters* of GET /allocation_candidates, at microversion 1.*minor*, to a
+    ``CandidateRequest``. Raises ``InvalidRequest``."""
     request_values, groups = _sorted(parameters, minor)
     if len(groups) > MOST:
         raise InvalidRequest(f"There may be {MOST} groups at most, and there are {len(groups)}.")
@@ -84,8 +85,9 @@ def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateReque
 
 
 def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[str, Values]]:
-    """Divide the query: return the parameters of the whole request, and those of each group by the group's suffix.
-    Raises ``InvalidRequest`` for a parameter that is unknown at 1.*minor*, or repeated although it may occur only once.
+    """Divide the query parameters of GET /allocation_candidates. Return two results: the parameters of the whole
+    request, and the parameters of each request group by its suffix. Both map names to values. Raises ``InvalidRequest``
+    for a parameter that is unknown at 1.*minor*, or that is repeated although it may occur only once.
     """
     request_values: Values = {}
     groups: dict[str, Values] = defaultdict(dict)
@@ -108,8 +110,9 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Return a set of group suffixes for each of *values* of the parameter ``same_subtree``. Among the providers of
-    such a set, one must be an ancestor of all others. Raises ``InvalidRequest`` for a suffix that is not in *groups*.
+    """Parse the query parameter ``same_subtree``: return the set of group suffixes in each of its *values*. One of the
+    providers of such a set must be an ancestor of the others. *groups*: the known suffixes; for any other suffix, raise
+    ``InvalidRequest``.
     """
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
@@ -128,8 +131,8 @@ def _group(suffix: str, values: Values, minor: int) -> RequestGroup:
 
 
 def _allocation(candidate: AllocationCandidate, minor: int) -> Document:
-    """Return the allocations of a candidate: a list until 1.11, since 1.12 by the provider's uuid; since 1.34 also the
-    providers of each group."""
+    """Return the allocations of *candidate* for the answer: a list until 1.11, an object by provider uuid since 1.12.
+    Since 1.34, ``mappings`` shows the providers of each request group."""
     if minor < 12:
         return {"allocations": [{"resource_provider": {"uuid": id}, "resources": resources}
                                 for id, resources in candidate.held.items()]}
@@ -138,8 +141,8 @@ def _allocation(candidate: AllocationCandidate, minor: int) -> Document:
 
 
 def _summary(provider: Provider, request: CandidateRequest, minor: int) -> Document:
-    """Return the summary of *provider*: capacity and usage of the requested resource classes (since 1.27 of all its
-    classes), since 1.17 its traits, since 1.29 its place in the tree."""
+    """Return the summary of *provider* for the answer: capacity and usage of its resource classes (before 1.27 only of
+    the requested ones), since 1.17 its traits, since 1.29 the uuids of its parent and root providers."""
     names = provider.inventories if minor >= 27 else [name for name in provider.inventories
                                                       if name in request.resources]
     summary: dict[str, Any] = {"resources": {

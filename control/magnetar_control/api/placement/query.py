@@ -15,7 +15,8 @@ Test = Callable[[ProviderFacts], bool]
 
 
 def parse_resources(value: str) -> dict[str, int]:
-    """Return the amounts in *value*, such as ``VCPU:2,MEMORY_MB:512``, by resource class."""
+    """Parse the query parameter ``resources``, such as ``VCPU:2,MEMORY_MB:512``, and return the amounts by resource
+    class. Raises ``InvalidRequest``."""
     amounts = {}
     for part in value.split(","):
         match = re.fullmatch(r"([A-Z0-9_]+):([1-9][0-9]{0,9})", part)
@@ -28,8 +29,9 @@ def parse_resources(value: str) -> dict[str, int]:
 
 
 def member_of(value: str, minor: int) -> Test:
-    """Return the test for *value*, ``UUID`` or ``in:UUID,UUID``: whether a provider is in one of these aggregates.
-    Since 1.32, a ``!`` before the value negates the test: the provider is in none of them."""
+    """Return a function that tells whether a provider matches the query parameter ``member_of``. *value*: ``UUID`` or
+    ``in:UUID,UUID``: the provider must be in at least one of these aggregates. Since 1.32, ``!`` before it means that
+    the provider must be in none of them."""
     against = value.startswith("!")
     if against and minor < 32:
         raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")
@@ -40,13 +42,15 @@ def member_of(value: str, minor: int) -> Test:
 
 
 def in_tree(value: str) -> Test:
-    """Return the test whether a provider is in the same tree as the provider with the uuid *value*."""
+    """Return a function that tells whether a provider is in the same provider tree as the provider with the uuid
+    *value*. Raises ``InvalidRequest``."""
     [tree_id] = parse_uuids("in_tree", [value])
     return lambda provider: tree_id in provider.tree_ids
 
 
 def parse_uuids(name: str, words: Iterable[str]) -> list[str]:
-    """Return the uuids *words*, values of the parameter *name*, in normal form."""
+    """Return the uuids *words* in lower case with hyphens. *name*: the query parameter, for the error. Raises
+    ``InvalidRequest``."""
     try:
         return [str(uuid.UUID(text)) for text in words]
     except ValueError:
@@ -55,9 +59,11 @@ def parse_uuids(name: str, words: Iterable[str]) -> list[str]:
 
 
 def parse_required_traits(value: str, minor: int) -> tuple[Test, frozenset[str]]:
-    """Return the test for *value*, such as ``A,B``: whether a provider has all of these traits; since 1.22 ``!A``:
-    whether it has none of them; since 1.39 ``in:A,B``: whether it has one of them. Also return the names of the
-    traits."""
+    """Parse the query parameter ``required``. Return a function that tells whether a provider matches it, and the names
+    of the traits in it.
+
+    *value*: ``A,B`` (the provider must have all of these traits); since 1.22 also ``!A`` (must not have it); since 1.39
+    also ``in:A,B`` (must have at least one). Raises ``InvalidRequest``."""
     if value.startswith("in:"):
         if minor < 39:
             raise InvalidRequest("required: in: is there from microversion 1.39 on.")

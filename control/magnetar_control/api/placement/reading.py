@@ -41,8 +41,8 @@ class PlacementRoutes:
         self.placement = placement
 
     def routes(self) -> list[Guarded]:
-        """Return the routes. All are for administrators and services, as in Placement's policy; a project's readers may
-        also see its usage."""
+        """Return the routes of the Placement API, with their handlers. Administrators and services may use them, as in
+        Placement's policy; a project's readers may use only the route of its usage."""
         provider_path = "resource_providers/{uuid}"
         return [guarded_route(f"GET /{path}", handler, status, "service") for path, handler, status in (
             ("resource_providers", self.providers, 200), (provider_path, self.provider, 200),
@@ -60,7 +60,7 @@ class PlacementRoutes:
         return self.placement.provider(request.params["uuid"])
 
     def providers(self, request: Request) -> Document:
-        """Return the providers that match all parameters."""
+        """Return the resource providers that match all query parameters: GET /resource_providers."""
         minor = views.minor_version(request)
         if not request.query:
             return {"resource_providers": list(map(_provider_view(minor), self.placement.listed_providers()))}
@@ -79,9 +79,9 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
-        """Return the hosts (root providers) that may match *parameters*. With *whole*, also return the hosts that do
-        not match themselves, but whose child providers may. With ``required``, return all hosts: the check that a trait
-        exists needs the traits of all hosts."""
+        """Return root providers (hosts) that may match the query *parameters*; the caller checks them. *whole*: also
+        return hosts of which perhaps only a child provider matches. With the parameter ``required``, return all hosts,
+        because the caller checks that the traits exist on some host."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):
@@ -105,7 +105,8 @@ class PlacementRoutes:
         return {"resource_provider_generation": provider.generation, "usages": provider.usages}
 
     def aggregates(self, request: Request) -> Document:
-        """Return the uuids of the host's aggregates (1.1; with the generation since 1.19)."""
+        """Return the uuids of a provider's aggregates: GET /resource_providers/{uuid}/aggregates (1.1). Since 1.19, the
+        answer has the provider's generation."""
         views.require_minor_version(request, 1)
         return views.aggregates_view(request, self._one(request))
 
@@ -114,7 +115,7 @@ class PlacementRoutes:
         return views.traits_view(self._one(request))
 
     def held(self, request: Request) -> Document:
-        """Return the allocations on a provider, by consumer."""
+        """Return the allocations from a provider, by the consumer's uuid: GET …/allocations."""
         provider, consumers = self.placement.held_of(request.params["uuid"])
         shows = views.minor_version(request) >= 28
         return {"allocations": {id: {"resources": resources, **({"consumer_generation": generation} if shows else {})}
@@ -133,8 +134,9 @@ class PlacementRoutes:
         return _class(request, name)
 
     def traits(self, request: Request) -> Document:
-        """Return all traits, or only the names in the query (``in:A,B``, ``startswith:A``), or only the traits of some
-        host (``associated``)."""
+        """Return the names of traits: GET /traits (1.6). By default return all. The query parameter ``name``
+        (``in:A,B`` or ``startswith:A``) selects traits by name; ``associated`` selects traits that some host has (true)
+        or that no host has (false)."""
         views.require_minor_version(request, 6)
         names, had = self.placement.traits()
         for key, value in request.query:
@@ -156,7 +158,7 @@ class PlacementRoutes:
             raise NotFound(f"No such trait(s): {request.params['name'][:255]}.")
 
     def usage(self, request: Request) -> Document:
-        """Return the usage of a project, or of one user in the project; since 1.38 by type of consumer."""
+        """Return the resource usage of a project, or of one user in it: GET /usages. Since 1.38 by type of consumer."""
         views.require_minor_version(request, 9)
         parameters, minor = dict(request.query), views.minor_version(request)
         known_names = {"project_id", "user_id", *(["consumer_type"] if minor >= 38 else [])}
@@ -194,8 +196,9 @@ def _sum(usages: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _provider_view(minor: int) -> Callable[[Provider | ListedProvider], Document]:
-    """Return a function that makes the document of a provider at microversion 1.*minor*; since 1.14 with its place in
-    the tree. The links are JSON text, because there are six in each of thousands of documents."""
+    """Return a function that converts a provider to JSON at microversion 1.*minor*; since 1.14 with the uuids of its
+    parent and root. The function inserts the links as JSON text, which is faster: thousands of providers have six links
+    each."""
     links = orjson.dumps([{"rel": name, "href": f"/placement/resource_providers/{_UUID}{end}"} for name, end in LINKS
                           if minor >= SINCE.get(name, 0)]).decode()
 
@@ -213,8 +216,8 @@ def _class(request: Request, name: str) -> Document:
 
 
 def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
-    """Return the test, a function of a provider, for the list's query parameter *name* with *value*. Raises
-    ``InvalidRequest``."""
+    """Return a function that tells whether a provider matches the query parameter *name* with *value*. Raises
+    ``InvalidRequest`` for an invalid value, and for a parameter that is unknown at microversion 1.*minor*."""
     if PARAMETERS.get(name, minor + 1) > minor:
         raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "
                              f"{', '.join(parameter for parameter, since in PARAMETERS.items() if since <= minor)}.")

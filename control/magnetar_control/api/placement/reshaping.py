@@ -15,8 +15,8 @@ from .writing import INVENTORIES
 
 
 def reshaping_body(minor: int) -> Value:
-    """Return the value type of the body at microversion 1.*minor*: inventories and allocations, in the form of PUT of a
-    provider's inventories and of a consumer's allocations."""
+    """Return a validator of the body of POST /reshaper at microversion 1.*minor*: ``inventories`` by provider and
+    ``allocations`` by consumer."""
     return build_record({"inventories": MapOf(Text(1, 36), INVENTORIES, 500),
                          "allocations": MapOf(Text(1, 36), allocations.allocation_body(minor), 500)}, "inventories",
                         "allocations")
@@ -27,12 +27,12 @@ class ReshapingRoutes:
         self.providers = Providers(placement)
 
     def routes(self) -> list[Guarded]:
-        """Return the route. It is for administrators."""
+        """Return the route POST /reshaper. Only administrators may use it."""
         return [guarded_route("POST /reshaper", self.reshape, 204, "service")]
 
     def reshape(self, request: Request) -> None:
-        """Set inventories of providers and allocations of consumers together, so that allocations can move with
-        inventories."""
+        """Set inventories of providers and allocations of consumers in one transaction, so that allocations can be
+        moved together with the inventory: POST /reshaper."""
         views.require_minor_version(request, 30)
         minor = views.minor_version(request)
         body = reshaping_body(minor).check(request.json(), "")

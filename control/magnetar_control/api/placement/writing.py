@@ -45,7 +45,8 @@ class WritingRoutes:
         self.placement, self.providers = placement, Providers(placement)
 
     def routes(self) -> list[Guarded]:
-        """Return the routes. All are for administrators and services."""
+        """Return the routes that change resource providers, traits and resource classes, with their handlers. Only
+        administrators and services may use them."""
         provider_path = "resource_providers/{uuid}"
         return [guarded_route(where, handler, status, "service") for where, handler, status in (
             ("PUT /traits/{name}", self.make_trait, 204), ("DELETE /traits/{name}", self.drop_trait, 204),
@@ -63,14 +64,15 @@ class WritingRoutes:
             (f"DELETE /{provider_path}", self.refuse, 204))]
 
     def refuse(self, request: Request) -> None:
-        """Raise ``Fault`` 405: providers are created, changed and removed with their hosts."""
+        """Raise ``Fault`` 405 for a request to create, update or delete a resource provider. Providers belong to hosts:
+        they appear and disappear with them."""
         raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which "
                          "comes with its agent and has its name, or what its agent tells is below it. Add and remove "
                          "hosts (openstack compute service delete); inventories, traits and aggregates can be set.",
                     {"Allow": "GET"})
 
     def make_trait(self, request: Request) -> Answer:
-        """Create a trait: 201 for a new one, 204 for an existing one."""
+        """Create a custom trait. Return 201 for a new trait, 204 for an existing one."""
         views.require_minor_version(request, 6)
         name = NAME.check(request.params["name"], "name")
         made = self.providers.make_trait(name)
@@ -88,7 +90,7 @@ class WritingRoutes:
         return Answer(None, 201, {"Location": f"/placement/resource_classes/{name}"})
 
     def make_class(self, request: Request) -> Answer:
-        """Create a resource class: 201 for a new one, 204 for an existing one (1.7)."""
+        """Create a custom resource class (1.7). Return 201 for a new class, 204 for an existing one."""
         views.require_minor_version(request, 2)
         if views.minor_version(request) < 7:
             raise InvalidRequest("A resource class is not renamed here: flavors and hosts speak of it by its name. "
@@ -102,27 +104,28 @@ class WritingRoutes:
         self.providers.drop_class(request.params["name"])
 
     def set_traits(self, request: Request) -> Document:
-        """Replace the operator's traits of a provider, and return all its traits. Traits that the host's agent reports
-        stay."""
+        """Replace the traits that operators have set on a provider, and return all its traits. Traits that the host's
+        agent reports do not change."""
         views.require_minor_version(request, 6)
         body = TRAITS.check(request.json(), "")
         return views.traits_view(self.providers.set_traits(
             request.params["uuid"], body["resource_provider_generation"], body["traits"]))
 
     def drop_traits(self, request: Request) -> None:
-        """Remove all operator's traits of a provider. Traits that the host's agent reports stay."""
+        """Remove the traits that operators have set on a provider. Traits that the agent of the host reports do not
+        change."""
         views.require_minor_version(request, 6)
         self.providers.set_traits(request.params["uuid"], None, ())
 
     def set_inventories(self, request: Request) -> Document:
-        """Replace the operator's inventories of a provider, and return all its inventories. Classes that the body does
-        not have are removed."""
+        """Replace the inventories that operators have set on a provider, and return all its inventories. Resource
+        classes that the body does not contain are removed."""
         body = INVENTORIES.check(request.json(), "")
         return views.inventories_view(self.providers.set_inventories(
             request.params["uuid"], body["resource_provider_generation"], body["inventories"], whole=True))
 
     def new_inventory(self, request: Request) -> Answer:
-        """Create, and return, an operator's inventory of a class that the provider does not have."""
+        """Create an inventory of a resource class that the provider does not have yet, and return it."""
         inventory = NEW_INVENTORY.check(request.json(), "")
         id, name, generation = request.params["uuid"], inventory.pop("resource_class"), inventory.pop(*GENERATION, None)
         if name in self.placement.provider(id).inventories:
@@ -132,25 +135,26 @@ class WritingRoutes:
             "Location": f"/placement/resource_providers/{id}/inventories/{name}"})
 
     def drop_inventories(self, request: Request) -> None:
-        """Remove all operator's inventories of a provider (1.5)."""
+        """Remove the inventories that operators have set on a provider (1.5)."""
         views.require_minor_version(request, 5)
         self.providers.set_inventories(request.params["uuid"], None, {}, whole=True)
 
     def set_inventory(self, request: Request) -> Document:
-        """Set the operator's inventory of one class of a provider, and return it."""
+        """Set the inventory of one resource class of a provider, and return it."""
         inventory = INVENTORY.check(request.json(), "")
         name = NAME.check(request.params["name"], "name")
         provider = self.providers.set_inventories(request.params["uuid"], inventory.pop(*GENERATION), {name: inventory})
         return views.inventory_view(provider, name)
 
     def drop_inventory(self, request: Request) -> None:
-        """Remove the operator's inventory of one class of a provider."""
+        """Remove the inventory of one resource class that an operator has set on a provider."""
         id, name = request.params["uuid"], request.params["name"]
         views.inventory_view(self.placement.provider(id), name)
         self.providers.set_inventories(id, None, {name: None})
 
     def set_aggregates(self, request: Request) -> Document:
-        """Set the host's aggregates, and return them: a list of uuids until 1.18, with the generation since 1.19."""
+        """Set the aggregates of a host, and return their uuids: a list until 1.18, an object with the generation since
+        1.19."""
         views.require_minor_version(request, 1)
         body: Any = request.json()
         generation = None
