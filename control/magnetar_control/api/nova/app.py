@@ -31,7 +31,7 @@ ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 
 class ComputeApplication(Application):
-    """The Compute API's application, mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
+    """The web application of the Compute API, mounted at the root of the server: ``/``, ``/v2.1`` and ``/v2``."""
 
     def __init__(self, cloud: Cloud, operations: Sequence[ApiOperation], v1: Any = None) -> None:
         self.cloud, self.v1 = cloud, v1
@@ -45,15 +45,16 @@ class ComputeApplication(Application):
         self._waiting_actions = {operation.action for operation in waits if operation.action}
 
     def streams(self, method: str, path: str) -> bool:
-        """Override ``Application.streams``: return whether the handler reads the content piece by piece, which only the
-        agents' protocol does."""
+        """Override ``Application.streams``: return whether the handler reads the request body piece by piece. Only the
+        handler of the agents' own protocol does."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return where the request is answered.
+        """Override ``Application.way``: return the ``Way`` of a request, which decides whether it runs in the event
+        loop or in a thread.
 
-        Requests that may wait for hosts get ``WAIT``. Short GET requests, if the identity service is embedded, get
-        ``TURN``; if also all databases are SQLite, they get ``ALONE`` with a query string and ``HERE`` without. All
+        Requests that may wait for hosts get ``WAIT``. With the embedded identity service, short GET requests get
+        ``TURN``; if all databases are SQLite too, they get ``ALONE`` with a query string and ``HERE`` without. All
         other requests get ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
@@ -64,8 +65,8 @@ class ComputeApplication(Application):
         return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
 
     def _may_wait(self, request: Request) -> bool:
-        """Return whether the request may wait for a host. For a server action this depends on the action's name, for
-        which only the beginning of the body is read."""
+        """Return whether the request may wait for a host. For a server action (POST …/action), the name of the action
+        decides; the function reads it from the beginning of the body."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):
@@ -139,8 +140,9 @@ class ComputeApplication(Application):
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
-        """Return the path of the operation: *subpath* without the project's id that may precede it. *head*: the path
-        segment of the version, such as v2.1. Raises ``InvalidRequest`` for another project than the token's."""
+        """Remove the project id with which *subpath*, the path after the version, may begin, and return the path of the
+        operation, such as ``/servers``. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` if it
+        is not the project of the token."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id
@@ -154,8 +156,9 @@ class ComputeApplication(Application):
         return "/" + subpath
 
     def _found(self, request: Request, path: str, version: int) -> Call:
-        """Return the ``Call`` of the operation for method, *path*, *version* and, for a server action, the action's
-        name in the body. Raises ``NotFound``, ``InvalidRequest``, or ``Fault`` 405."""
+        """Find the API operation for the request's method, *path* and microversion, and return it as a ``Call``. For a
+        server action, the action's name in the body also counts. *version*: the minor version. Raises ``NotFound``,
+        ``InvalidRequest``, or ``Fault`` 405."""
         methods = self.router.find(path)
         if not methods:
             raise NotFound("The resource could not be found.")
@@ -196,8 +199,9 @@ class ComputeApplication(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """Return the answer from the API database alone while the server's cell does not respond. Raises *error* if it
-        has another cause, if the operation has no such answer, or if the API database does not know the server."""
+        """Return the answer of an operation whose server is in a cell that does not respond, from the data in the API
+        database only. Raises *error* if it has another cause, if the operation has no such answer, or if the API
+        database does not know the server."""
         if not is_database_unreachable(error):
             raise error
         mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])
@@ -210,8 +214,8 @@ class ComputeApplication(Application):
 
 
 def _paths(operations: Iterable[ApiOperation], project: str) -> re.Pattern[str]:
-    """Return a regular expression that matches the paths of *operations* below ``/v2.1`` and ``/v2``, with or without
-    *project*."""
+    """Return a regular expression that matches the URL paths of *operations*, below ``/v2.1`` and ``/v2``. *project*:
+    the regular expression of a project id, which may follow the version."""
     some = "|".join(sorted({re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations}))
     return re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/{project})?(?:{some})")
 

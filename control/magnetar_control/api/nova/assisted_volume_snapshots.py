@@ -22,8 +22,8 @@ CREATE = body_object({"volume_id": Id(), "create_info": body_object(
 
 
 def _deleted(call: Call) -> dict[str, Any]:
-    """Return the id of the volume from the query parameter ``delete_info``, a JSON object with volume_id and further
-    keys. Raises ``InvalidField``."""
+    """Return the volume's id from the query parameter ``delete_info``, which is a JSON object with the key volume_id,
+    as a keyword argument of the use case. Raises ``InvalidField``."""
     try:
         delete_info = orjson.loads(call.query.get("delete_info", ""))
     except orjson.JSONDecodeError:

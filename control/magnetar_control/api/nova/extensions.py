@@ -17,8 +17,8 @@ OLD = "OS-EXT-VIF-NET"
 
 
 def _documents(call: Call, names_by_alias: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the documents of the extensions in *names_by_alias*. Only requests below ``/v2`` get the extension
-    ``OLD``."""
+    """Return the API extensions in *names_by_alias* in Nova's format. The extension with the alias ``OLD`` is only in
+    answers below ``/v2``."""
     return [{"alias": alias, "name": name, "description": re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name), "links": [],
              "namespace": "http://docs.openstack.org/compute/ext/fake_xml", "updated": "2014-12-03T00:00:00Z"}
             for alias, name in names_by_alias.items() if call.legacy or alias != OLD]

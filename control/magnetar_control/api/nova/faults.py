@@ -17,12 +17,14 @@ NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNot
 
 
 def render_compute_fault(fault: Fault) -> Answer:
-    """Return *fault* as ``{"<name>": {"code", "message"}}``; status 401 in the form of Keystone's middleware."""
+    """Return the HTTP answer for *fault*: ``{"<name>": {"code", "message"}}``. Status 401 has Keystone's format, as
+    keystonemiddleware answers."""
     return named_answer(NAMES, fault)
 
 
 def compute_fault_of(error: Exception, request_id: str) -> Fault:
-    """Return the fault for *error*. Log an unexpected error with *request_id*, which the fault's message names."""
+    """Return the HTTP error for *error*. An unexpected error is logged with *request_id*, and the message for the
+    client contains this id."""
     if isinstance(error, Fault):
         return error
     fault = fault_of(error) if isinstance(error, MagnetarError) else None

@@ -32,11 +32,12 @@ ABSENT: Any = object()
 
 @dataclass(frozen=True)
 class ListFilter:
-    """Query parameters that filter lists by a field.
+    """One or more query parameters that filter a list by a field.
 
-    *names*: the parameters. *add* puts a checked value into the list request (arguments: the request, the field's
-    column and the value). *everyone*: the first version that lets callers other than administrators use them; before,
-    such parameters are ignored.
+    *names*: the parameters, separated by blanks. *add*: a function that adds the filter to the list request; its
+    arguments are the list request, the field's column and the checked value. *value*: the validator of the parameter.
+    *everyone*: the first minor version at which callers other than administrators may use the parameters; before, their
+    parameters are ignored.
     """
 
     names: str
@@ -47,20 +48,21 @@ class ListFilter:
 
 @dataclass(frozen=True, eq=False)
 class ApiField:
-    """One field in the versions from *since* to *until*.
+    """The declaration of one field of the Compute API, in the minor versions from *since* to *until*.
 
-    * *wire*: its name in bodies and answers.
-    * *value*: the type of its values in bodies.
-    * *name*: its name below the API if that differs, the column of the row and the argument of the use case; ``None``
-      if nothing below the API gets it.
-    * *takes*: the requests that have it (create, update, …); *required*: the requests that must have it.
-    * *shows*: the answers that have it (list, show, …).
-    * *show*: makes the shown value from the view and the row, if that is not the column's value.
-    * *when*: decides from the rest of the document and the row whether the field is shown; then *show* may return
-      ``ABSENT`` too.
-    * *reads*: the columns that *show* and *when* read, if they are not its own column.
-    * *rule*: the policy rule for callers who see it; another row of the field may have another *rule* and *when*.
-    * *filters*, *sorts*: its filter parameters and sort keys in lists.
+    * *wire*: the field's name in request bodies and answers.
+    * *value*: the validator of its values in request bodies.
+    * *name*: the column of the row and the argument of the use case, if they are not named *wire*; ``None`` if the use
+      case does not get the field.
+    * *takes*: the requests that may contain it (create, update, …); *required*: the requests that must contain it.
+    * *shows*: the answers that contain it (list, show, …).
+    * *show*: a function of the view and the row that returns the shown value, if it is not the column's value.
+    * *when*: a function of the other shown fields and the row that returns whether the field is shown; with it, *show*
+      may also return ``ABSENT``.
+    * *reads*: the columns that *show* and *when* read, if they are not the field's column.
+    * *rule*: the policy rule that a caller must pass to see the field. A field may be declared several times, with
+      different *rule* and *when*.
+    * *filters*, *sorts*: the filter parameters and the sort keys of lists that use the field.
     """
 
     wire: str
@@ -85,15 +87,16 @@ class ApiField:
 
     @property
     def column(self) -> str:
-        """Return the name of the field below the API: its column in rows, and its argument of the use case."""
+        """The name of the field outside the API: the column of rows, and the argument of the use case."""
         return self.name or self.wire
 
     def at(self, version: int) -> bool:
-        """Return whether the field exists at *version*."""
+        """Return whether the field exists at the minor version *version*."""
         return self.since <= version <= self.until
 
     def clashes(self, other: ApiField) -> bool:
-        """Return whether this row and *other* define the same field of the same request or answer in some version."""
+        """Return whether this field and *other* have the same name in the same request or answer at some version; one
+        ``Fields`` may not contain both. Fields with different policy rules do not clash."""
         if self.rule and other.rule and self.rule != other.rule:
             return False
         return self.wire == other.wire and self.since <= other.until and other.since <= self.until and bool(
@@ -101,7 +104,8 @@ class ApiField:
 
 
 class Body(Value):
-    """A value type: an object with these fields and no others; the fields in *required* are required."""
+    """A validator of a JSON object in a request body: it accepts *fields* and no others, and requires those in
+    *required*."""
 
     form = (dict,)
 
@@ -116,7 +120,8 @@ class Body(Value):
         return self._known[minor]
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the object *value* with the value of each field in normal form. Raises ``InvalidField``."""
+        """Return the object *value* with each field checked and in normal form. *path*: the name of the object in the
+        body, for errors. Raises ``InvalidField``."""
         if not isinstance(value, dict):
             raise InvalidField(path or "document", "must be an object with fields", value)
         fields, prefix = self._at(version), path + "." if path else ""
@@ -132,15 +137,16 @@ class Body(Value):
                 field_value in value.items()}
 
     def _rule_of_unknown(self, name: Any, fields: Mapping[str, ApiField]) -> str:
-        """Return the error text for the unknown field *name*: the versions that have it, or the known *fields*."""
+        """Return the error text for the unknown field *name*: it lists the versions that have the field, or else the
+        names in *fields*, which are the fields of the requested version."""
         spans = [f"2.{field.since} and later" if field.until >= NEWEST else f"2.{field.since} to 2.{field.until}"
                  for field in self.fields if field.wire == name]
         return f"is a field of microversions {', '.join(spans)}; leave it out" if spans else unknown_field_rule(
             name, fields, ())
 
     def likeness(self, value: Any) -> int:
-        """Return a score of how well *value* fits this type: 0 if it is no object, otherwise higher the more fields of
-        this body it has."""
+        """Return a score of how well *value* fits this validator, for a choice between several: 0 if it is not an
+        object, otherwise higher the more fields of this body it has."""
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
@@ -152,18 +158,19 @@ class Body(Value):
 
 
 def _trimmed(field: ApiField, value: Any) -> Any:
-    """Return *value* without leading and trailing blanks if *field* is a name, otherwise unchanged. Lenient versions
-    accept such blanks."""
+    """Return *value* without leading and trailing blanks if *field* is ``name``, otherwise unchanged. Used for versions
+    such as Nova's ``/v2``, which accept such blanks."""
     return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 
 class Shape(NamedTuple):
-    """The form of an answer at one version, for callers with the same permissions.
+    """The fields of an answer for one version and one set of permissions, prepared so that rows are converted to JSON
+    quickly.
 
-    *empty*: a document with all names that are always shown; a copy of it is faster than a document that grows.
-    *names*: columns shown as they are stored; *plain* reads them. *made*: other fields and the functions that make
-    them. *optional*: fields that are not always shown, with function and condition. *columns*: all columns that are
-    read.
+    *empty*: a dict with all keys that are always shown; it is copied for each row. *names*: the fields whose value is
+    the column's value; *plain*: a function that returns these values of a row. *made*: other fields, each with the
+    function that makes its value. *optional*: fields that are not always shown, each with that function and a
+    condition. *columns*: all columns that the answer needs.
     """
 
     empty: dict[str, Any]
@@ -175,8 +182,8 @@ class Shape(NamedTuple):
 
 
 class Fields:
-    """The ``ApiField`` rows of one resource type. *mapping*: the objects of this type are mappings, so columns are read
-    as keys instead of attributes."""
+    """The declaration of all fields of one resource type in the API. *rows*: one ``ApiField`` for each field and range
+    of versions. *mapping*: the resources are mappings, so a column is a key instead of an attribute."""
 
     def __init__(self, *rows: ApiField, mapping: bool = False) -> None:
         clash = [field.wire for at, field in enumerate(rows) for two in rows[at + 1:] if field.clashes(two)]
@@ -197,32 +204,33 @@ class Fields:
         self.sorts = {name: row for row in rows for name in row.sorts.split()}
 
     def body(self, request: str) -> Body:
-        """Return the body type of *request* (create, update, …)."""
+        """Return the validator of the body of *request* (create, update, …)."""
         rows = [row for row in self.rows if request in row.takes.split()]
         return Body(rows, [row for row in rows if request in row.required.split()])
 
     def arguments(self, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Return the values of a checked body, by the names of the use case's arguments. *request* (create, update, …):
-        needed only where the names differ by request."""
+        """Return the values of *body*, a checked request body, by the names of the use case's arguments. *request*
+        (create, update, …): needed only if these names differ by request."""
         names = self._names[request]
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the query parameters that filter, by name. Parameters for all callers have a type that checks the
-        value. ``add_filter`` checks the values of the others, after the caller's permission is known."""
+        """Return the declarations of the query parameters that filter lists, by name. A parameter that all callers may
+        use is checked with the query; the others are checked in ``add_filter``, after the check of the caller's
+        permission."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 
     def add_filter(self, request: Any, name: str, value: Any) -> None:
-        """Check *value* of the parameter *name*, and add the filter to *request*, a list request. Raises
-        ``InvalidField``."""
+        """Add the filter of the query parameter *name* with *value* to *request*, a list request such as
+        ``ServerListRequest``. Raises ``InvalidField`` for an invalid value."""
         row, list_filter = self.filters[name]
         list_filter.add(request, row.column, value if list_filter.everyone <= row.since
                         else list_filter.value.check(value, name))
 
     def shape(self, call: Call, answer: str) -> Shape:
-        """Return the form of *answer* (list, show, …, or several of these words) for the caller; built once for each
-        version and set of permissions."""
+        """Return the fields of *answer* that the caller may see. *answer*: list, show, … or several of these words,
+        separated by blanks. The result is cached by version and permissions."""
         if (cached_shape := call.shapes.get((self, answer))) is not None:
             return cached_shape  # type: ignore[no-any-return]
         key = answer, call.version
@@ -240,13 +248,13 @@ class Fields:
         return shape
 
     def one(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function of call and row that makes an operation's answer: the row's document under *key*, with the
-        fields of *answer*."""
+        """Return a function for ``ApiOperation.shown``: it converts a row to the answer ``{key: {field: value}}``, with
+        the fields of *answer* (list, show, …)."""
         return lambda call, row: {key: View(call, self, answer).document(row)}
 
     def many(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function of call and rows that makes an operation's answer: the rows' documents under *key*, with
-        the fields of *answer*."""
+        """Return a function for ``ApiOperation.shown``: it converts rows to the answer ``{key: [{field: value}]}``,
+        with the fields of *answer* (list, show, …)."""
         return lambda call, rows: {key: View(call, self, answer).documents(rows)}
 
     def _shape(self, rows: Sequence[ApiField]) -> Shape:
@@ -267,7 +275,7 @@ class Fields:
 
 
 class View:
-    """The documents of rows of one resource type, for one caller and version; built once for an answer."""
+    """A converter of rows of one resource type to JSON, for one caller and version. It is used for one answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
@@ -275,12 +283,12 @@ class View:
         self.empty, self.names, self.plain, self.made, self.optional, _columns = fields.shape(call, answer)
 
     def document(self, row: Any) -> dict[str, Any]:
-        """Return the document of *row*: all fields that the caller may see."""
+        """Return *row* as a dict for the answer: the fields that the caller may see."""
         return self.documents((row,))[0]
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the documents of *rows*, all with the same columns. A ``SelectedRow`` is read in its stored form, in
-        which JSON columns are text."""
+        """Return *rows* as dicts for the answer: the fields that the caller may see. All rows must have the same
+        columns. JSON columns of a ``SelectedRow`` stay JSON text."""
         names, plain, made, optional, documents = self.names, self.plain, self.made, self.optional, []
         if rows and isinstance(rows[0], SelectedRow):
             rows = [row.stored for row in rows]
@@ -298,7 +306,7 @@ class View:
         return documents
 
     def links(self, noun: str, id: str) -> list[dict[str, str]]:
-        """Return the self link and the bookmark link of a resource. *noun*: the name of the collection in the path,
+        """Return the ``self`` link and the ``bookmark`` link of the resource *id*. *noun*: the collection in the URL,
         such as servers."""
         return [{"rel": "self", "href": f"{self.call.base}/{noun}/{id}"},
                 {"rel": "bookmark", "href": f"{self.root}/{noun}/{id}"}]
@@ -306,8 +314,8 @@ class View:
 
 @contextmanager
 def field_errors_below(key: str) -> Iterator[None]:
-    """Prefix the names of fields in ``InvalidField`` errors with *key*, the part of the body that is checked in this
-    context."""
+    """In this context, prefix the field name in each ``InvalidField`` error with *key*, such as ``server``, because the
+    code in the context checks only this part of the body."""
     try:
         yield
     except InvalidField as error:

@@ -69,8 +69,9 @@ def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str
 
 
 def _public(text: str | None) -> bool | None:
-    """Return the value of the filter ``is_public`` for administrators: ``True`` (public), ``False`` (private) or
-    ``None`` (all flavors). *text*: the query parameter; without it, ``True``. Raises ``InvalidRequest``."""
+    """Return the filter for public or private flavors, for an administrator: ``True`` (public), ``False`` (private) or
+    ``None`` (all). *text*: the query parameter ``is_public``; if it is missing, public flavors. Raises
+    ``InvalidRequest``."""
     if text is None:
         return True
     if text.lower() == "none":
@@ -109,8 +110,8 @@ def _specs(call: Call) -> dict[str, Any]:
 
 
 def handle_update_extra_spec(call: Call) -> Any:
-    """Set one extra spec, and return {name: value}: PUT …/os-extra_specs/{id}. Raises ``InvalidRequest`` for another
-    name in the body than in the path."""
+    """Set one extra spec of a flavor, and return {name: value}: PUT …/os-extra_specs/{id}. Raises ``InvalidRequest`` if
+    the name in the body differs from the name in the URL."""
     # the policy error comes first, before errors in the body
     flavor_extra_specs.update_extra_specs.check_allowed(call)
     if call.params["id"] not in call.body:

@@ -54,13 +54,12 @@ def _brief_row(service: Service) -> dict[str, Any]:
 
 
 def _briefly(call: Call, services: Sequence[Service], *, servers: bool) -> list[dict[str, Any]]:
-    """Return the documents of *services* with the fields of a short list. *servers*: include the servers of each
-    host."""
+    """Return *services* (compute hosts) for a list without details. *servers*: include the servers of each host."""
     return _render_hypervisors(call, "list", [*map(_brief_row, services)], servers=servers)
 
 
 def _fully(call: Call, hosts: Sequence[SizedHypervisor], *, servers: bool) -> list[dict[str, Any]]:
-    """Return the documents of *hosts* with all fields. *servers*: include the servers of each host."""
+    """Return *hosts* with all fields. *servers*: include the servers of each host."""
     return _render_hypervisors(call, "show", _full_rows(call, hosts), servers=servers)
 
 
@@ -74,8 +73,8 @@ def _render_hypervisors(call: Call, answer: str, rows: Sequence[dict[str, Any]],
 
 
 def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any]]) -> None:
-    """Add to each document of *shown* the servers on the host of the same index in *names*, as JSON text, which takes a
-    tenth of the memory of documents."""
+    """Add the key ``servers`` to each dict of *shown*: uuid and name of the servers on the host with the same index in
+    *names*. The value is JSON text, because dicts would take ten times the memory."""
     on = hypervisors.servers_of_hypervisors(call, names)
     for name, document in zip(names, shown, strict=True):
         if on.get(name) or call.at(Gate.HYPERVISOR_SERVERS):
@@ -84,8 +83,8 @@ def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any
 
 
 def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
-    """Return a row with all shown fields for each of *hosts*: uptimes since the gate ``HYPERVISOR_UPTIME``, sizes and
-    CPUs before."""
+    """Return a dict with all shown fields for each of *hosts*. Since the version ``Gate.HYPERVISOR_UPTIME`` they
+    include the uptime, before that the sizes and the CPU information."""
     up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
     loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
         call, [host.row.name for host in hosts])
@@ -104,7 +103,7 @@ def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, A
 
 
 def _page(call: Call) -> HypervisorPage:
-    """Return the page of hypervisors that the query requests. Raises ``InvalidRequest``."""
+    """Return the page of hypervisors (limit, marker, …) that the query requests. Raises ``InvalidRequest``."""
     query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
     pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
@@ -134,8 +133,8 @@ def _list_detail(call: Call) -> dict[str, Any]:
 
 def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
             services: Sequence[Service]) -> dict[str, Any]:
-    """Return the answer with *documents*, one page of hypervisors, and a link to the next page if there may be one.
-    *services*: the compute services of the page."""
+    """Return the answer ``{"hypervisors": documents}`` for one page of hypervisors, with a link to the next page if
+    there may be one. *path*: the path of this link. *services*: the compute services of the page."""
     answer: dict[str, Any] = {"hypervisors": documents}
     if page.limit is not None and len(documents) >= page.limit > 0:
         answer["hypervisors_links"] = next_link(call, path,

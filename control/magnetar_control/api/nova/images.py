@@ -63,8 +63,8 @@ QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offs
 
 
 def _query(call: Call) -> dict[str, ImageQuery]:
-    """Return the list request of the query, as the keyword arguments of the use case. The filter ``server`` accepts the
-    server's URL."""
+    """Return the image list request that the query describes, as the use case's argument ``query``. The filter
+    ``server`` accepts a server's uuid or URL."""
     query = {**call.query, **({"status": call.query["status"].lower()} if "status" in call.query else {})}
     properties = {BY_PROPERTY[name]: value.rpartition("/")[2] if name == "server" else value
                   for name, value in query.items() if name in BY_PROPERTY}
@@ -82,8 +82,8 @@ def _listed(call: Call, image_documents: Documents, path: str, answer: str) -> d
 
 
 def _update(call: Call) -> dict[str, Any]:
-    """Set one property, and return it as {meta: {key: value}}: PUT …/metadata/{id}. Raises ``InvalidRequest`` for
-    another key in the body than in the path."""
+    """Set one property of an image, and return it as {meta: {key: value}}: PUT …/metadata/{id}. Raises
+    ``InvalidRequest`` if the key in the body differs from the key in the URL."""
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
     images.add_image_metadata(call, call.params["image_id"], call.body)

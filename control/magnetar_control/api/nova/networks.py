@@ -18,8 +18,8 @@ Shown = Callable[[View, Mapping[str, Any]], Any]
 
 
 def _of_subnet(show: Callable[[Mapping[str, Any]], Any]) -> Shown:
-    """Return a function that applies *show* to a network's subnet, or returns ``None`` for a network without a
-    subnet."""
+    """Return a function for ``ApiField.show`` that applies *show* to a network's subnet; for a network without a subnet
+    it returns ``None``."""
     return lambda _view, network: show(network["subnet"]) if network["subnet"] else None
 
 

@@ -27,7 +27,8 @@ NEVER = NEWEST + 1
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A query parameter; *since*: its first version. *many*: whether it may be repeated."""
+    """The declaration of a query parameter. *value*: its validator. *since*: the first minor version that has it.
+    *many*: whether it may be repeated."""
 
     value: Value
     since: int = 1
@@ -35,9 +36,9 @@ class Query:
 
 
 def by_use_case(call: Call) -> Any:
-    """Call the operation's use case with the server, the other parameters of the path, and the arguments from
-    ``ApiOperation.given``. Return the answer that ``ApiOperation.shown`` makes of the result; ``None`` without
-    ``shown``. This is the default handler."""
+    """Handle a request by calling the operation's use case, a function that checks the policy and does the work. Its
+    arguments are the server, the other parameters in the URL, and those that ``ApiOperation.given`` returns. Return the
+    result as ``ApiOperation.shown`` converts it; ``None`` without ``shown``."""
     operation = call.operation
     words = [call.target if name == "server_id" else param for name, param in call.params.items()]
     use_case_result = operation.use(call, *words, **operation.given(call))
@@ -46,19 +47,20 @@ def by_use_case(call: Call) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiOperation(Route):
-    """One operation of the Compute API.
+    """The declaration of one operation of the Compute API, such as ``POST /servers``.
 
     * *name*: the operation's id in the conformance table.
-    * *use*: the use case that its handler calls, which checks policy and states.
-    * *given*: a function of the call that returns the keyword arguments of the use case, for the default handler.
-    * *shown*: a function of call and result that makes the answer from the use case's result.
-    * *target*: ``server`` looks up the server of ``{server_id}`` first; the answer may need only its *columns*.
+    * *use*: the use case: the function that checks policy and states, and does the work.
+    * *handler*: a function of the ``Call`` that returns the answer; by default it calls the use case.
+    * *given*: for the default handler, a function of the ``Call`` that returns keyword arguments of the use case.
+    * *shown*: for the default handler, a function of the ``Call`` and the use case's result that returns the answer.
+    * *target*: ``server`` if the server of ``{server_id}`` is looked up first, with its *columns* only.
     * *strict*: the first version that refuses unknown query parameters.
-    * *quick*: whether it only reads a little from databases.
+    * *quick*: whether the operation only reads a little from databases.
     * *waits*: whether the request waits for the server's host.
-    * *away*: (since, function): the function makes the answer while the server's cell does not respond, from the call
-      and the server's mapping in the API database.
-    * *status*: of success, or (since, status) rows, newest last.
+    * *away*: (first version, function): while the server's cell does not respond, this function makes the answer from
+      the ``Call`` and the server's mapping in the API database.
+    * *status*: the HTTP status of success, or (first version, status) pairs, the newest last.
     """
 
     name: str
@@ -82,13 +84,13 @@ class ApiOperation(Route):
 
     @property
     def policy(self) -> str | None:
-        """Return the name of the operation's policy rule; ``None`` if no rule applies."""
+        """The name of the policy rule that the operation checks; ``None`` if it checks none."""
         return self.use.rule if isinstance(self.use, UseCase | ServerUseCase) else None
 
     @property
     def key(self) -> str | None:
-        """Return the key in ``ACTIONS``, whose row has the states of the server that allow the operation; ``None`` for
-        an operation without such states."""
+        """The operation's key in ``ACTIONS``, the table of server states that allow each action; ``None`` if the
+        operation does not depend on the state of a server."""
         return self.use.key if isinstance(self.use, ServerUseCase) else None
 
     def success(self, version: int) -> int:
@@ -99,8 +101,8 @@ class ApiOperation(Route):
 
 
 def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
-    """Return a function that makes the operations of a resource type, such as servers. All operations have the values
-    in *common*, names that begin with *name*, and paths that begin with *path*."""
+    """Return a function that declares an ``ApiOperation`` of one resource type, such as servers. *name* and *path*: the
+    beginning of the operation's name and URL path. *common*: values that all operations of the resource type have."""
 
     def row(method: str, below: str, name_suffix: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
         return ApiOperation(method=method, path=path + below, name=f"{name}.{name_suffix}", use=use,
@@ -110,18 +112,20 @@ def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiO
 
 
 def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
-    """Return a function for ``ApiOperation.given`` that passes the whole body to the use case as the argument
+    """Return a function for ``ApiOperation.given`` that passes the whole request body to the use case, as its argument
     *name*."""
     return lambda call: {name: call.body}
 
 
 def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
-    """Return a function for ``ApiOperation.shown`` that returns the use case's result under *key*."""
+    """Return a function for ``ApiOperation.shown`` that makes the answer ``{key: result}`` from the result of the use
+    case."""
     return lambda _call, use_case_result: {key: use_case_result}
 
 
 class Call(Caller):
-    """One request and its caller, as handlers get them."""
+    """One request to the Compute API: the caller, the operation, the URL parameters, the query, the body and the
+    microversion. Handlers get it as their argument."""
 
     __slots__ = ("body", "operation", "params", "query", "request", "shapes", "target", "version")
 
@@ -138,27 +142,29 @@ class Call(Caller):
 
     @property
     def base(self) -> str:
-        """Return the beginning of links to resources: the URL with the version and, if the client's URL has it, the
-        project."""
+        """The beginning of links to resources: the root URL with the version and, if the client's URL contains it, the
+        project id."""
         return str(self.request.extra["base"])
 
     @property
     def legacy(self) -> bool:
-        """Return whether the request is below ``/v2``: at the first version, and leniently checked."""
+        """Whether the request is below ``/v2``. Such a request has the first microversion, and unknown fields in its
+        body are ignored."""
         return self.request.path.startswith("/v2/")
 
     @property
     def images(self) -> str:
-        """Return the URL of the image service, for links to its resources."""
+        """The URL of the image service, for links to images."""
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
 
     def at(self, gate: Gate) -> bool:
-        """Return whether the requested version is the first version of *gate*, or a later one."""
+        """Return whether the behaviour of *gate* applies: the requested microversion is its first version or a later
+        one."""
         return self.version >= gate.version
 
     def read(self) -> None:
-        """Check the query and the body, and store both in normal form. Raises ``InvalidField`` or
-        ``InvalidRequest``."""
+        """Check the query and the body with the operation's validators, and replace both by their normal form. Raises
+        ``InvalidField`` or ``InvalidRequest``."""
         version = LEGACY if self.legacy else VERSIONS[self.version]
         self.query = _query(self.request.query, self.operation, self.version)
         if self.operation.body is not None:

@@ -57,7 +57,8 @@ NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attac
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
-    """Return the document of version *id*, v2.0 or v2.1. Raises ``NotFound`` for other ids."""
+    """Return the description of the API version *id* (v2.0 or v2.1): GET /versions/{id}. Raises ``NotFound`` for
+    another id."""
     if id not in ROOTS.values():
         raise NotFound(f"There is no version {id[:80]} of the Compute API; there are {', '.join(ROOTS.values())}.")
     return versions.version_document(id, call.request.root)

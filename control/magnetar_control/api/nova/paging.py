@@ -16,10 +16,11 @@ from .operation import Call, Query
 
 
 class Limit(Value):
-    """A value type: a number of items, 0 or more, as text."""
+    """A validator of the query parameter ``limit``: a whole number, 0 or more, as text."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the number as an int. Raises ``InvalidField``."""
+        """Return the limit *value* as an int. *path*: the name of the parameter, for the error. Raises
+        ``InvalidField``."""
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise InvalidField(path, "must be a whole number, 0 or more", value)
@@ -27,12 +28,12 @@ class Limit(Value):
 
 
 def paging_parameters(since: int = 1) -> dict[str, Query]:
-    """Return the query parameters limit and marker of a list that has had pages *since* this version."""
+    """Return the query parameters ``limit`` and ``marker`` of a list. *since*: the first minor version with pages."""
     return {"limit": Query(value=Limit(), since=since), "marker": Query(value=Anything(), since=since)}
 
 
 def page_size(call: Call) -> int:
-    """Return the maximum number of items in the answer: the query's limit, but not more than ``max_limit`` of the
+    """Return the number of items on the requested page: the limit in the query, but at most ``max_limit`` in the
     settings."""
     most: int = call.settings.max_limit
     requested_limit = call.query.get("limit")

@@ -33,7 +33,8 @@ def _with_id(key: str, answer: str) -> Callable[[Call, quotas.Limits], dict[str,
 
 
 def _detail(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
-    """Return the answer with the limit and the usage of each resource (*limits_and_usage*: both by resource)."""
+    """Return the limit and the usage of each resource: GET /os-quota-sets/{id}/detail. *limits_and_usage*: two
+    mappings, limits by resource and usage by resource."""
     limits, used = limits_and_usage
     return {"quota_set": {"id": call.params["id"], **{
         name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0}

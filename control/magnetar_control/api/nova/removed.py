@@ -52,7 +52,7 @@ GONE = "This resource is no longer available.  No forwarding address is given."
 
 
 def _gone(_caller: Caller, *_words: Any) -> None:
-    """Raise ``Fault`` 410, for every caller."""
+    """Raise ``Fault`` 410 for a request to an API that Nova has removed."""
     raise Fault(410, GONE)
 
 

@@ -22,14 +22,14 @@ NO_PORTS = (-1, -1)
 
 
 def _is_expressible(rule: Mapping[str, Any]) -> bool:
-    """Return whether Nova's form can express the rule: an ingress rule whose source is addresses or an existing
-    security group, not an address group."""
+    """Return whether Nova's API can show the Neutron security group rule *rule*: an ingress rule whose source is a
+    network or an existing security group, not an address group."""
     return rule["direction"] == "ingress" and not rule["remote_address_group_id"] and (
         not rule["remote_group_id"] or bool(rule["remote_group"]))
 
 
 def render_security_group_rule(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rule of the network service in Nova's form."""
+    """Return *rule*, a security group rule of the network service, in the format of Nova's answers."""
     protocol, ports, remote = rule["protocol"], (rule["port_range_min"], rule["port_range_max"]), rule["remote_group"]
     if protocol and ports == (None, None):
         ports = security_groups.ALL_PORTS.get(protocol.lower(), NO_PORTS)

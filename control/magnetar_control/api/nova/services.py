@@ -48,8 +48,9 @@ def _change(call: Call) -> dict[str, Any]:
 
 
 def _update_operation(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
-    """Return the operation ``PUT /os-services/{action}``, which exists from 2.*since* to 2.52. It updates the service
-    that the body names. *values*: the values to set; *more*: further fields of the body, whose values are set too."""
+    """Return the operation ``PUT /os-services/{action}``, which updates the service that the body names, in the
+    versions 2.*since* to 2.52. *values*: the values that the operation sets, by name. *more*: further fields of the
+    body, whose values are also set."""
     return _row("PUT", f"/{action}", action, services.update_host_service, since=since, until=52,
                 body=body_object({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},
                 shown=lambda call, _none: {"service": {**call.body, **values}})

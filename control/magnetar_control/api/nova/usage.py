@@ -64,7 +64,8 @@ def _period(call: Call) -> dict[str, Period]:
 
 
 def _linked(call: Call, key: str, path: str, shown: Any, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
-    """Return the answer: *shown* under *key*, and a link to the next page if *usages* have a full page of servers."""
+    """Return the answer ``{key: shown}`` with a link to the next page if *usages* has as many servers as a full page.
+    *path*: the path of this link."""
     counted = [server for project in usages for server in project.servers]
     more = call.at(Gate.USAGE_PAGES) and counted and len(counted) >= page_size(call)
     return {key: shown, **({f"{key}_links": next_link(call, path, counted[-1].id)} if more else {})}
@@ -76,8 +77,8 @@ def _listed(call: Call, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
 
 
 def _render_project_usage(call: Call, project_usage: ProjectUsage | None) -> dict[str, Any]:
-    """Return the answer with the usage of one project; its document is empty if the project had no servers in the
-    period."""
+    """Return the answer with the usage of one project. *project_usage*: ``None`` if the project had no servers in the
+    period; then the usage is an empty object."""
     document = View(call, FIELDS).document(project_usage) if project_usage else {}
     return _linked(call, "tenant_usage", f"/os-simple-tenant-usage/{call.params['id']}", document,
                    [project_usage] if project_usage else [])
@@ -94,8 +95,8 @@ def _audit(_call: Call, audit: Audit) -> dict[str, Any]:
 
 
 def _audited_before(call: Call) -> dict[str, Any]:
-    """Return the audit of the last period before the time in the path. Raises ``InvalidRequest`` for an invalid time,
-    and for a time in year 1, because no year precedes it."""
+    """Return the usage audit of the last complete period before the time in the URL. Raises ``InvalidRequest`` for an
+    invalid time, and for a time in year 1, because no year precedes it."""
     usage.show_usage_audit_before.check_allowed(call)
     try:
         reference_time = _parsed(call.params["id"], AUDITED)

@@ -24,7 +24,8 @@ TRUTH = Truth(TRUE, FALSE)
 
 
 def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
-    """Return a value type: an object with the keys of *fields* and no others. The keys in *required* must be present.
+    """Return a validator of a JSON object that accepts the keys of *fields* and no others. *fields*: the validator or
+    ``ApiField`` of each key. *required*: the keys that must be present.
     """
     made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
             for name, value in fields.items()]
@@ -32,21 +33,21 @@ def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
 
 
 def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
-    """Return a field of bodies with the type *value*, which exists since *version*; with *until*, only up to that
-    version. *required*: bodies must have it."""
+    """Return a field of request bodies that exists since *version*, such as "2.32", and only up to the version *until*
+    if that is given. *value*: its validator. *required*: whether the body must contain it."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 
 
 class Gapped(Value):
-    """A value type: *value*, but refused in the versions after *until* and before *again*."""
+    """A validator that accepts the values of *value*, but none in the versions after *until* and before *again*."""
 
     def __init__(self, value: Value, until: str, again: str) -> None:
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return *value* in the normal form of its type. Raises ``InvalidField``, also in versions that refuse the
-        field."""
+        """Return *value* in the normal form of the inner validator. Raises ``InvalidField``, also at a version that
+        refuses the field."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")
         return self.value.check(value, path, version)
@@ -57,8 +58,8 @@ HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
-    """Return the field of the tag of a NIC or disk. It exists since 2.32, except in the versions after *until* and
-    before 2.42, because of a mistake in Nova."""
+    """Return the field ``tag`` of a NIC or disk in a request body. It exists since 2.32, except in the versions after
+    *until* and before 2.42, because Nova lost it there by mistake."""
     return field_since("2.32", Gapped(TAG, until, "2.42"))
 
 

@@ -29,8 +29,8 @@ UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
 
 
 def negotiate_microversion(headers: Mapping[str, str]) -> int:
-    """Return the requested minor version. Raises ``InvalidRequest`` for a malformed version, ``Fault`` 406 for one out
-    of range."""
+    """Return the minor version that the request's headers ask for, such as 53 for 2.53. Raises ``InvalidRequest`` for a
+    malformed version, ``Fault`` 406 for a version out of range."""
     for part in headers.get(HEADER, "").split(","):
         words = part.split()
         if words and words[0].lower() in ("compute", "nova"):
@@ -60,7 +60,7 @@ def _malformed(text: str) -> MagnetarError:
 
 @lru_cache(NEWEST + 1)
 def microversion_headers(version: int) -> Mapping[str, str]:
-    """Return the headers of every answer below ``/v2.1``; below ``/v2`` there are no versions."""
+    """Return the headers with the microversion 2.*version* that every answer below ``/v2.1`` has."""
     return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
             "vary": VARY}
 
@@ -80,18 +80,19 @@ def _document(id: str, url: str, media: bool = False) -> dict[str, Any]:
 
 
 def version_list_document(url: str) -> dict[str, Any]:
-    """Return the document of ``GET /``, which lists the versions. *url*: the service's root."""
+    """Return the body of ``GET /``: the list of API versions. *url*: the root URL of the service."""
     return {"versions": [_document("v2.0", url), _document("v2.1", url)]}
 
 
 def version_document(id: str, url: str) -> dict[str, Any]:
-    """Return the document of version *id*, for ``GET /v2.1`` and ``/versions/{id}``."""
+    """Return the body of ``GET /v2.1`` and ``GET /versions/{id}``: the API version *id*. *url*: the root URL of the
+    service."""
     return {"version": _document(id, url, media=True)}
 
 
 def version_choices_document(url: str, path: str) -> dict[str, Any]:
-    """Return the document of a 300 answer: the versions, each with a link to *path*, which was requested without a
-    version. *url*: the service's root."""
+    """Return the body of an answer with status 300, for a request without a version in its path: the API versions, each
+    with a link to *path* in this version. *url*: the root URL of the service."""
     return {"choices": [
         {"id": id, "status": document["status"], "media-types": document["media-types"],
          "links": [{"rel": "self", "href": f"{url}/{segment}{path}"}]}

@@ -23,8 +23,8 @@ NAME = Nullable(Text(0, 255))
 
 
 def _attachments(_view: View, volume: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a list of one document: the volume's attachment to the first server. Without an attachment the document is
-    empty, as in Nova."""
+    """Return the value of ``attachments`` of a volume: a list with the volume's first attachment to a server, or with
+    an empty object if there is none, as in Nova."""
     attachment = next((attachment for attachment in volume["attachments"] if attachment["status"] == "attached"), None)
     return [{"id": volume["id"], "volumeId": volume["id"], "serverId": attachment["server_id"],
              "device": attachment["device"]}

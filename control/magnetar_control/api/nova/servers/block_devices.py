@@ -16,24 +16,24 @@ SIZE = Number(0, 2**20)
 
 
 class BootIndex(Value):
-    """The value type of boot_index: a number, a number as text, or null."""
+    """A validator of ``boot_index``: a number, a number as text, or null."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the boot index as an int, or ``None`` for null. Raises ``InvalidField``."""
+        """Return the boot index *value* as an int; ``None`` for null and the empty text. Raises ``InvalidField``."""
         if value is None or value == "":
             return None
         return Number(-1, 1000).check(value, path, version)
 
 
 class EmptyValue(Value):
-    """A value type: null or the empty text, for a key that Nova accepts and that has no effect here. *why*: the
-    alternative, for the error."""
+    """A validator that accepts only null and the empty text, for a key of Nova that has no effect here. *why*: the
+    reason and the alternative, for the error."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return ``None``. Raises ``InvalidField`` for a value other than null and the empty text."""
+        """Return ``None``. Raises ``InvalidField`` unless *value* is null or the empty text."""
         if value not in (None, ""):
             raise InvalidField(path, f"must be left out: {self.why}")
 
@@ -59,8 +59,9 @@ OLD_BLOCK_DEVICES = ListOf(body_object({**{name: _FIELDS[name] for name in _OLD}
 
 
 def requested_block_devices(server: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the block device mapping of a new server's body, converted to the form of block_device_mapping_v2. Raises
-    ``InvalidRequest`` if the body has both forms."""
+    """Return the block devices in *server*, the body of a request for a new server, in the format of
+    block_device_mapping_v2. Raises ``InvalidRequest`` if the body has both block_device_mapping and
+    block_device_mapping_v2."""
     old, new = server.get("block_device_mapping") or (), server.get("block_device_mapping_v2") or ()
     if old and new:
         raise InvalidRequest("Using different block_device_mapping syntaxes is not allowed in the same request.")
@@ -68,7 +69,7 @@ def requested_block_devices(server: Mapping[str, Any]) -> list[Mapping[str, Any]
 
 
 def _second_form(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *old*, an item of block_device_mapping, in the form of block_device_mapping_v2."""
+    """Convert *old*, an item of block_device_mapping, to the format of block_device_mapping_v2, and return it."""
     common = {name: old[name] for name in ("device_name", "delete_on_termination", "volume_size", "no_device")
               if name in old}
     uuid = old.get("snapshot_id") or old.get("volume_id")

@@ -20,8 +20,8 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
 
 
 def _console_choices(*later: str) -> tuple[Choices, Choices]:
-    """Return the value types of a console's protocol and type, without the protocols and types *later*, which newer
-    versions add."""
+    """Return two validators: of the protocol and of the type of a console. *later*: protocols and types that only newer
+    versions have, and that the validators refuse."""
     types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
                          types in PROTOCOLS.items() if name not in later}
     return Choices(*types_by_protocol), Choices(*(console_type for types in types_by_protocol.values()
@@ -37,7 +37,8 @@ BODY = ByVersion(("2.6", "2.7", _body(*_console_choices("mks", "webmks", "spice-
 
 
 def _type(call: Call) -> dict[str, Any]:
-    """Return the argument ``type`` of the use case: the type of console, which must belong to the protocol."""
+    """Return the type of console in the body, as the use case's argument ``type``. Raises ``InvalidField`` if the type
+    does not belong to the protocol in the body."""
     protocol, type = call.body["protocol"], call.body["type"]
     if type not in PROTOCOLS[protocol]:
         raise InvalidField("type", f"must be one of the protocol {protocol}: {', '.join(PROTOCOLS[protocol])}", type)

@@ -46,8 +46,8 @@ def _counters(device: GuestUsage, words: Mapping[str, str | None]) -> dict[str, 
 
 
 def _memory(memory: GuestUsage) -> dict[str, int | None]:
-    """Return the document of the memory, in MiB. If the guest's balloon driver does not report the used memory, the
-    assigned memory is shown as used, as in Nova."""
+    """Return the guest's memory for the answer, in MiB. If the guest's balloon driver does not report the used memory,
+    the assigned memory is shown as used, as in Nova."""
     used, available = memory.get("actual"), memory.get("available")
     free = memory.get("usable", memory.get("unused"))
     if available is not None and free is not None:
@@ -57,8 +57,8 @@ def _memory(memory: GuestUsage) -> dict[str, int | None]:
 
 
 def _old(usage: GuestUsage) -> Iterator[tuple[str, int]]:
-    """Yield names and values of *usage* in the form until 2.47: each known counter of each device, and the memory in
-    KiB."""
+    """Yield the (name, value) pairs of *usage* in the format of versions before 2.48: each known counter of each
+    device, and the memory in KiB."""
     yield from _known_counters({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
     for disk in usage["disks"]:
         yield from _known_counters({f"{disk['device']}_{counter}": disk[theirs] for counter,

@@ -20,7 +20,7 @@ PATH = "/servers/{server_id}/os-instance-actions"
 
 
 def _target(call: Call) -> Target:
-    """Return the server that the path names; since 2.21 a deleted server too."""
+    """Return the server that the URL names; since 2.21 it may be a deleted server. Raises ``NotFound``."""
     return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 
@@ -33,7 +33,7 @@ def _render_action(call: Call, row: ShownAction) -> dict[str, Any]:
 
 
 def handle_list_instance_actions(call: Call) -> dict[str, Any]:
-    """Return a page of a server's actions, newest first: GET …/os-instance-actions."""
+    """Return a page of the actions of a server, newest first: GET …/os-instance-actions."""
     target, query = _target(call), call.query
     limit = page_size(call) if call.at(Gate.ACTION_PAGES) else None
     rows = instance_actions.list_instance_actions(call, target, limit, query.get("marker"), query.get("changes-since"),
@@ -45,8 +45,8 @@ def handle_list_instance_actions(call: Call) -> dict[str, Any]:
 
 
 def handle_show_instance_action(call: Call) -> dict[str, Any]:
-    """Return an action of a server with its events: GET …/os-instance-actions/{id}. The id is that of the action's
-    request."""
+    """Return one action of a server with its events: GET …/os-instance-actions/{id}. The id is the id of the request
+    that caused the action."""
     target = _target(call)
     row, events = instance_actions.show_instance_action(call, target, call.params["id"],
                                                         events=call.at(Gate.EVENTS_FOR_ALL))

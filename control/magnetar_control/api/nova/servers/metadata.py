@@ -16,7 +16,7 @@ from magnetar_core.errors import InvalidRequest
 
 def handle_update_metadata_item(call: Call) -> dict[str, Any]:
     """Set one item of a server's metadata, and return it as {meta: {key: value}}: PUT …/metadata/{id}. Raises
-    ``InvalidRequest`` for another key in the body than in the path."""
+    ``InvalidRequest`` if the key in the body differs from the key in the URL."""
     # the policy error comes first, before errors in the body
     metadata.update_server_metadata.check_allowed(call, call.target)
     if call.params["id"] not in call.body:

@@ -23,15 +23,16 @@ Row = MigrationRow
 
 
 class MigrationView(View):
-    """The documents of migrations for one caller. *hosts*: whether the caller may see source and target. *numbers*:
-    Nova's numeric ids of flavors, by flavor id."""
+    """A converter of migrations to JSON, for one caller and version. *hosts*: whether the caller may see the source and
+    target hosts. *numbers*: Nova's numeric ids of flavors, by flavor id."""
 
     def __init__(self, call: Call, answer: str, *, hosts: bool, numbers: Mapping[str, int] | None = None) -> None:
         super().__init__(call, FIELDS, answer)
         self.hosts, self.numbers = hosts, numbers or {}
 
     def number(self, flavor: FlavorOfServer | None) -> int | None:
-        """Return the numeric id of a server's flavor; ``None`` if it is not known."""
+        """Return Nova's numeric id of *flavor*, the flavor that a server had before or after a migration; ``None`` if
+        the id is unknown."""
         return self.numbers.get(migrations.flavor_id_of(flavor))
 
 
@@ -57,8 +58,8 @@ FIELDS = Fields(
 
 
 def handle_list_migrations(call: Call) -> dict[str, Any]:
-    """Return a page of migrations, of all projects for administrators, otherwise of the caller's project: GET
-    /os-migrations."""
+    """Return a page of migrations: GET /os-migrations. Administrators get the migrations of all projects, other callers
+    only those in their project."""
     query, paged = call.query, call.at(Gate.MIGRATION_PAGES)
     rows, more = migrations.list_migrations(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
@@ -78,8 +79,8 @@ def _running(call: Call, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
-    """Return the document of the migration *row* with its progress in bytes. Agents count memory and disks together;
-    the sum is shown as memory."""
+    """Return the migration *row* for the answer, with its progress in bytes. The agent reports one sum for memory and
+    disks; it is shown as memory."""
     progress = row.progress or {}
     total, done = int(progress.get("total") or 0), int(progress.get("done") or 0)
     remaining = progress.get("remaining")

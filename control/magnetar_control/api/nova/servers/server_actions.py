@@ -24,13 +24,13 @@ from .servers import render_changed_server
 
 
 class Cased(Value):
-    """A value type: one of *words*, in any case. The normal form is lower case."""
+    """A validator that accepts any of *words*, in upper or lower case, and converts it to lower case."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the word in lower case."""
+        """Return *value* in lower case. Raises ``InvalidField`` if it is not one of the words."""
         if not isinstance(value, str) or value.lower() not in self.words:
             raise InvalidField(path, f"must be one of {', '.join(self.words)}", value)
         return value.lower()
@@ -74,7 +74,8 @@ def _evacuation(call: Call) -> dict[str, Any]:
 
 
 def _tells(call: Call) -> bool:
-    """Return whether the answer to an evacuation contains the password."""
+    """Return whether the answer to an evacuation contains the new admin password. This depends on the settings and the
+    version."""
     return call.settings.enable_instance_password and not call.at(Gate.EVACUATION_ANSWERS_NOTHING)
 
 
@@ -108,13 +109,15 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """A value type: anything before the version of *gate*; since then null or *value*."""
+    """A validator that changes at the version of *gate*: before, it accepts any value; since then, null or a value that
+    *value* accepts."""
 
     def __init__(self, gate: Gate, value: Value) -> None:
         self.gate, self.value = gate, value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the checked value; ``None`` for null, and before the version of *gate*. Raises ``InvalidField``."""
+        """Return the checked *value*; ``None`` for null, and for any value before the version of the gate. Raises
+        ``InvalidField``."""
         if version is None or version.minor < self.gate.version or value is None:
             return None
         return self.value.check(value, path, version)
@@ -146,15 +149,16 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
 
 
 def _forced(call: Call) -> bool:
-    """Return whether a live migration uses its requested host without the scheduler."""
+    """Return whether a live migration uses the requested host without asking the scheduler: the body has ``force``;
+    before 2.30, the body names a host."""
     if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
         return bool(call.body.get("force"))
     return bool(call.body.get("host"))
 
 
 def _body_argument(name: str, key: str) -> dict[str, Any]:
-    """Return ``{"given": function}``, a keyword argument of an operation. The function returns the body's value of
-    *key*, or ``None``, as the argument *name* of the use case."""
+    """Return ``{"given": function}`` for the declaration of an ``ApiOperation``. The function passes the body's value
+    of *key*, or ``None``, to the use case as its argument *name*."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 

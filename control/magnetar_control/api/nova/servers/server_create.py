@@ -30,7 +30,7 @@ BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), 
 
 
 def _wanted(call: Call) -> NewServers:
-    """Return the ``NewServers`` that the body requests. Raises ``InvalidField``, ``InvalidRequest``."""
+    """Return the request for new servers that the body describes. Raises ``InvalidField`` or ``InvalidRequest``."""
     server = call.body["server"]
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
@@ -47,7 +47,7 @@ def _wanted(call: Call) -> NewServers:
 
 
 def flavor_id(reference: str | int) -> str:
-    """Return the id of a flavor from *reference*: the id, or a link that ends with the id."""
+    """Return the flavor's id in *reference*, the value of flavorRef: an id, or a URL that ends with the id."""
     return str(reference).rstrip("/").rpartition("/")[2]
 
 
@@ -64,16 +64,16 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
 
 
 def ensure_admin_password(server_body: dict[str, Any], shown: bool) -> str | None:
-    """Return the password in *server_body*, or ``None``. If the body has none and the answer is *shown* to the caller,
-    generate one and add it to the body. A password that nobody sees is not generated: a guest agent would set it and
-    lock out the guest's users."""
+    """Return the admin password in *server_body*; ``None`` if it has none and *shown* is false. If the answer will show
+    the password to the caller (*shown*) and the body has none, generate one and add it to the body. Without *shown*
+    none is generated: the guest agent would set a password that nobody knows, and lock out the guest's users."""
     if not server_body.get("adminPass") and shown:
         server_body["adminPass"] = new_password()
     return server_body.get("adminPass") or None
 
 
 def new_password() -> str:
-    """Return a random password of twelve characters, none of which look alike."""
+    """Return a random password of twelve characters. It contains no characters that look alike, such as O and 0."""
     drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: each draw is a system call
     return "".join([CHARACTERS[drawn // base ** at % base] for at in range(12)])
 

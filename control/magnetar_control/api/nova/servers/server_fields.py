@@ -54,13 +54,13 @@ PERSONALITY = ListOf(body_object({"path": Text(1, 4095, r"[^\x00]+", "must not c
 
 
 class _Certificates(ListOf):
-    """A value type: ids of certificates, at least one, without duplicates."""
+    """A validator of trusted image certificates: a list of at least one id, without duplicates."""
 
     def __init__(self) -> None:
         super().__init__(Text(1, 255), 50)
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return *value*, the ids, unchanged. Raises ``InvalidField``."""
+        """Return *value*, the list of certificate ids, unchanged. Raises ``InvalidField``."""
         certificates = super().check(value, path, version)
         if not certificates or len(set(certificates)) < len(certificates):
             raise InvalidField(path, "must name one certificate at least, and none twice; null names none", value)
@@ -83,22 +83,23 @@ NETWORKS = ByVersion(
 
 
 class _OrNull(Value):
-    """A value type of filters: *value*, or the words None and null, which match servers whose column is empty."""
+    """A validator of a query parameter: the words None and null, which filter for servers whose column is empty, or a
+    value that *value* accepts."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the checked value; ``None`` for the words None and null. Raises ``InvalidField``."""
+        """Return the checked *value*; ``None`` for the words None and null. Raises ``InvalidField``."""
         return None if value in ("None", "null") else self.value.check(value, path, version)
 
 
 class _Tags(Value):
-    """A value type: tags separated by commas. Their number is limited, because each is a condition of the query, and
-    databases limit the depth of an expression."""
+    """A validator of a query parameter with tags, separated by commas. The number of tags is limited, because each
+    becomes a condition of the database query."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the tags as a list without duplicates. Raises ``InvalidField`` for too many."""
+        """Return the tags in *value* as a list without duplicates. Raises ``InvalidField`` for too many tags."""
         tags = [*dict.fromkeys(str(value).split(","))]
         if len(tags) > TAGS.max:
             raise InvalidField(path, f"must name {TAGS.max} tags at most, as a server may have, and names {len(tags)}")
@@ -112,8 +113,8 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
 
 
 def _of_image(name: str) -> ListFilter:
-    """Return a list filter by the property *name* of the image that a server's row stores; an empty value filters
-    nothing."""
+    """Return a list filter for the query parameter *name*, such as ``kernel_id``: it selects servers whose image has
+    this uuid in the property *name*. An empty value does not filter."""
     return ListFilter(name, lambda query, _column, filter_value: query.matching.append(
         ("image", f'"{name}":"{re.escape(filter_value)}"')) if filter_value else None,
                       Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
@@ -135,8 +136,8 @@ def _tags(name: str, every: bool, negated: bool) -> ListFilter:
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """Return a list filter for the query parameter *name*: it sets *attribute* of the ``ServerListRequest`` to the
-    parameter's value. *value*: the type of this value. *everyone*: as in ``ListFilter``."""
+    """Return a list filter for the query parameter *name*: it sets the attribute *attribute* of the
+    ``ServerListRequest`` to the parameter's value. *value*: the validator. *everyone*: see ``ListFilter``."""
     return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
                       everyone)
 

@@ -30,15 +30,16 @@ SPECS = "os_compute_api:servers:show:flavor-extra-specs"
 
 @lru_cache(maxsize=10000)
 def host_id(project: str, host: str | None) -> str:
-    """Return Nova's hostId: a hash of project and host, so that the hosts of one project can be told apart; "" without
-    a host."""
+    """Return Nova's hostId: a hash of project id and host name. Users can distinguish hosts with it without knowing
+    their names. Return an empty string if *host* is ``None``."""
     return hashlib.sha224((project + host).encode()).hexdigest() if host else ""
 
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """Return the flavor with which the server was created, from the row's JSON *text*. *embedded* (since 2.47): its
-    sizes, with *specs* also its extra specs; otherwise its id and a link below *root*."""
+    """Return the server's flavor at its creation, as JSON text. *text*: the flavor's column of the server's row.
+    *embedded*: since 2.47, show the flavor's sizes, and with *specs* its extra specs; otherwise show its id and a link
+    that begins with *root*."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [
@@ -51,7 +52,7 @@ def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
 
 
 class ServerView(View):
-    """The documents of servers for one caller and version; built once for an answer."""
+    """A converter of rows of servers to JSON, for one caller and version. It is used for one answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         super().__init__(call, fields, answer)
@@ -63,7 +64,8 @@ class ServerView(View):
         self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the documents of *rows*. If documents have addresses, fetch the floating IPs of all rows together."""
+        """Return *rows* of servers as dicts for the answer. If they contain ``addresses``, one query fetches the
+        floating IPs of all rows."""
         stored_rows = [row.stored if isinstance(row, ServerRow) else row for row in rows]
         if "addresses" in self.empty:
             self._floating = servers.server_floating_ips(self.call.cloud, stored_rows)
@@ -83,21 +85,22 @@ class ServerView(View):
         return shown
 
     def self_links(self, row: Row) -> Fragment:
-        """Return ``links`` of the server as JSON text. Making the text directly is faster, and ids need no quoting."""
+        """Return the value of ``links`` of the server as JSON text. Formatting the text directly is faster than
+        encoding a list."""
         return Fragment(f'[{{"rel":"self","href":"{self._self}{row.id}"}},'
                         f'{{"rel":"bookmark","href":"{self._bookmark}{row.id}"}}]')
 
     def flavor(self, row: Row) -> Fragment:
-        """Return the flavor of the server."""
+        """Return the value of ``flavor`` of the server as JSON text."""
         return _flavor(row.flavor, self.embeds_flavor, self.specs, self.root)
 
     def server_groups(self, row: Row) -> list[str]:
-        """Return the uuids of the server's groups."""
+        """Return the value of ``server_groups`` of the server: a list with the uuids of its server groups."""
         # a server without the hint is in no group
         return servers.server_group_ids(self.call, row.id) if '"group"' in row.hints else []
 
     def image(self, row: Row) -> Any:
-        """Return the image of the server; empty text for a server that boots from a volume."""
+        """Return the value of ``image`` of the server; an empty string for a server that boots from a volume."""
         if not row.image_id:
             return ""
         key = row.image_id, row.image
@@ -111,7 +114,8 @@ class ServerView(View):
         return fragment
 
     def volumes(self, row: Row) -> Any:
-        """Return the ids of the server's volumes, since 2.3 with delete_on_termination."""
+        """Return the value of ``os-extended-volumes:volumes_attached``: the ids of the server's volumes, since 2.3 with
+        delete_on_termination."""
         if row.volumes == "[]":
             return []
         return [{"id": attachment["volume_id"], "delete_on_termination": attachment["delete_on_termination"]}
@@ -119,7 +123,7 @@ class ServerView(View):
                 for attachment in ServerRow(row).volumes]
 
     def zone(self, row: Row) -> str:
-        """Return the zone of the server's host; while there is no host, the requested zone."""
+        """Return the availability zone of the server's host; the requested zone if the server has no host."""
         host = self.hosts.get(row.host) if row.host else None
         return host.zone if host else row.availability_zone or ""
 
@@ -136,22 +140,25 @@ class ServerView(View):
 
 @lru_cache(maxsize=2000)
 def security_groups(text: str) -> Fragment:
-    """Return the security groups from a row's JSON text, without their ids; a project's servers share a few groups."""
+    """Return the server's security groups for the answer, as JSON text without their ids. *text*: the JSON column of
+    the server's row. The result is cached, because the servers of a project have few different values."""
     return Fragment(orjson.dumps([{"name": group["name"]} for group in orjson.loads(text)]))
 
 
 def render_timestamp(text: str | None) -> str | None:
-    """Return the time without fractions of a second."""
+    """Return the time *text* of a row in the format of Nova's answers, without fractions of a second; ``None`` for
+    ``None``."""
     return text[:19] + "Z" if text else None
 
 
 def render_addresses(text: str) -> dict[str, Any]:
-    """Return the addresses from a row's JSON text, without their MAC addresses."""
+    """Return the server's addresses by network, without their MAC addresses, for the answer of ``/servers/{id}/ips``.
+    *text*: the JSON column of the server's row."""
     return {name: [{"version": address["version"], "addr": address["addr"]} for address in addresses]
             for name, addresses in orjson.loads(text).items()}
 
 
 def boot_part(row: Row, field: str) -> str:
-    """Return the uuid of the ``kernel`` or ``ramdisk`` (*field*) of the server's image; empty text if the image has
-    none."""
+    """Return the uuid of the kernel image or ramdisk image of the server's image, as *field* names it; an empty string
+    if the image has none."""
     return named_parts(ServerRow(row).image).get(field, "") if '"kernel_id"' in row.image else ""

@@ -54,8 +54,9 @@ def _listed(call: Call, page: ServerPage, answer: str) -> dict[str, Any]:
 
 
 def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, Any]:
-    """Return the document of a server whose cell does not respond (Nova 2.69). *detail*: with project and creation
-    time, as in the detailed list."""
+    """Return a minimal server for the answer, with the status UNKNOWN, because its cell does not respond (Nova 2.69).
+    *row*: the server's mapping in the API database. *detail*: include project and creation time, as in the detailed
+    list."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links("servers", row.server_id)}
     if detail:
         shown.update(tenant_id=row.project_id, created=(row.created_at or "")[:19] + "Z")
@@ -63,8 +64,8 @@ def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, An
 
 
 def _query(call: Call) -> dict[str, ServerListRequest]:
-    """Return the list request of the query, as the keyword arguments of the use case. Raises ``InvalidField``,
-    ``InvalidRequest``."""
+    """Return the server list request that the query describes, as the use case's argument ``query``. Raises
+    ``InvalidField`` or ``InvalidRequest``."""
     parameters = call.query
     everywhere = "all_tenants" in parameters and _truth(parameters, "all_tenants")
     if not call.allows(servers.ALL_FILTERS):
@@ -88,8 +89,8 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
 
 
 def _detail(call: Call) -> dict[str, Any]:
-    """Return the list request of ``_query``, limited to the columns that the answer shows to the caller: fetching rows
-    takes half of a list's time."""
+    """Return the arguments of ``_query``, and ``columns``: the columns that the answer shows to the caller. Fetching
+    fewer columns makes the list faster."""
     return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
 
 
@@ -99,8 +100,8 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
 
 
 def _statuses(call: Call, words: Sequence[str]) -> list[str]:
-    """Return those *words* that are statuses of servers. Raises ``InvalidRequest`` for other words since 2.38; before,
-    other words match no server."""
+    """Return those *words* that are statuses of servers; other words would match no server. Since 2.38, raise
+    ``InvalidRequest`` for other words."""
     words = [*dict.fromkeys(words)]
     statuses = [status for status in words if states_of_status(status.upper())]
     if len(statuses) < len(words) and call.at(Gate.STATUS_CHECKED):
@@ -109,9 +110,9 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the sort columns, each with whether the order is descending. The nth direction belongs to the nth key.
-    Keys without effect are left out, with their directions. Keys without a direction, and the added created_at and id,
-    get the direction of the first key."""
+    """Return the sort order of the list as (column, descending) pairs. The n-th sort_dir belongs to the n-th sort_key.
+    A key that has no effect is omitted with its direction. Keys without a direction, and the columns created_at and id,
+    which are always added, have the direction of the first key."""
     directions = [str(direction).strip() for direction in query.get("sort_dir") or ("desc",)]
     for direction in directions:
         if direction not in ("asc", "desc"):
@@ -129,7 +130,8 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def _sorted_by(call: Call, key: str) -> str | None:
-    """Return the column of a sort key; ``None`` for a key without effect. Raises ``InvalidField``."""
+    """Return the column for the sort key *key*; ``None`` for a key that Nova accepts and that has no effect here.
+    Raises ``InvalidField`` for an unknown key."""
     field = FIELDS.sorts.get(key)
     if field is not None and field.at(call.version):
         return field.column
@@ -141,20 +143,22 @@ def _sorted_by(call: Call, key: str) -> str | None:
 
 # One server -----------------------------------------------------------------------------------------------------
 def render_changed_server(call: Call, row: Any, also: str = "") -> dict[str, Any]:
-    """Return ``{"server": …}`` for a changed row, with all fields of show since 2.75, and before that without extended
-    attributes. *also*: a word for further fields, such as rebuild."""
+    """Return ``{"server": …}``, the answer to a request that has changed the server *row*. Since 2.75 it has the fields
+    of GET /servers/{id}, before that fewer. *also*: a further answer type whose fields are included, such as
+    ``rebuild``."""
     return {"server": ServerView(call, FIELDS, f"{'show' if call.at(Gate.FULL_UPDATE) else 'basic'} {also}"
                                  ).document(row)}
 
 
 def render_unreachable_server(call: Call, mapping: Any) -> dict[str, Any]:
-    """Return what the API database knows of the server, for GET /servers/{id} while its cell does not respond (Nova
-    2.69)."""
+    """Return the answer to GET /servers/{id} while the server's cell does not respond (Nova 2.69). *mapping*: the
+    server's mapping in the API database."""
     return {"server": {**_unknown(ServerView(call, FIELDS), mapping), "OS-EXT-STS:power_state": 0}}
 
 
 def handle_show_server_network(call: Call) -> dict[str, Any]:
-    """Return the server's addresses on one network: GET /servers/{id}/ips/{id}. The last id is the network's name."""
+    """Return the server's addresses on one network: GET /servers/{id}/ips/{label}. The label is the name of the
+    network."""
     networks, name = render_addresses(servers.show_network_addresses(call, call.target)), call.params["id"]
     if name not in networks:
         raise NotFound("Instance is not a member of specified network")
