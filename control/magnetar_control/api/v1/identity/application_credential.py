@@ -27,8 +27,8 @@ from .identity_driver import embedded_identity
 
 
 class ApplicationCredentials(CloudDriver):
-    """The driver of application credentials. Users manage their own; administrators also see and remove others by
-    their id. A credential cannot change."""
+    """The driver of the v1 API for application credentials. Users manage their own; administrators may also see and
+    remove credentials of other users, by id. A credential is created or removed, never changed."""
 
     kind = ApplicationCredential
     takes_id = False
@@ -39,8 +39,8 @@ class ApplicationCredentials(CloudDriver):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: use a new driver, so that no other request can see the secret of a
-        credential that is created."""
+        """Override ``CloudDriver.ensure``: use a new driver object for each request, because the driver stores the
+        secret of the credential that it creates, and no other request may read it."""
         operation.private = True
         return CloudDriver.ensure(ApplicationCredentials(), caller, key, want, permissions, dry_run, operation)
 
@@ -50,7 +50,8 @@ class ApplicationCredentials(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the credentials of the caller; for administrators with the filter ``user_id``, those of that user."""
+        """Return the caller's application credentials. Administrators may use the filter ``user_id`` to get another
+        user's credentials."""
         user_id = filters.get("user_id", caller.context.user_id)
         check_own_user(caller, user_id)
         with embedded_identity(caller, self.kind.noun).database.read() as connection:
@@ -60,7 +61,8 @@ class ApplicationCredentials(CloudDriver):
             return self._shown(connection, rows)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the credential with the id or name *key*; ``None`` if there is none that the caller may see."""
+        """Return the application credential with the id or name *key*; ``None`` if the caller may see no such
+        credential."""
         own = {"user_id": caller.context.user_id}
         with embedded_identity(caller, self.kind.noun).database.read() as connection:
             row = fetch_identity_row(connection, tables.credentials, id=key, **({} if caller.context.is_admin else own)
@@ -68,7 +70,8 @@ class ApplicationCredentials(CloudDriver):
             return self._shown(connection, [row])[0] if row else None
 
     def _shown(self, connection: Connection, rows: Any) -> list[Document]:
-        """Return *rows* as documents of the kind. Only a credential that this driver has created has its secret."""
+        """Return *rows* of application credentials in the format of the v1 API. ``secret`` is ``None``, except for the
+        credential that this driver object has created."""
         users, projects = (lookup.fetch_names(connection, resource, {row[f"{resource.name}_id"] for row in rows})
                            for resource in (USERS, PROJECTS))
         roles = {role["id"]: role["name"] for role in assignments.fetch_role_names(
@@ -83,14 +86,16 @@ class ApplicationCredentials(CloudDriver):
     # Requests
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked. *key*: the name, or the id, which names a credential that exists."""
+        """Return the desired state *want* after a check. *key*: the last part of the URL, either the credential's name
+        or the id of an existing credential. Raises ``InvalidField``."""
         named = {"id": key} if DRAWN.fullmatch(key) and "name" not in want else {"name": key}
         document: Document = self.kind.check({**named, **want}, partial=True)
         return {**document, "_key": key}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with names of roles, and the time in its normal form. Raises ``InvalidField`` for a role that
-        the login has not, for a time that is none, and for another name than the key's."""
+        """Return the desired state *want* with names of roles in place of ids, and with the expiry time in normal form.
+        Raises ``InvalidField`` for a role that the caller's token lacks, for an invalid time, and for a name that
+        differs from the key in the URL."""
         want = dict(want)
         key = want.pop("_key")
         if have is not None and key == have["id"]:
@@ -119,8 +124,8 @@ class ApplicationCredentials(CloudDriver):
         parse_expiry(want.get("expires_at"), "nobody could log in with the credential")
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Override ``CloudDriver.predicted``: hide the secret, and name the roles of the login for a new credential
-        without roles."""
+        """Override ``CloudDriver.predicted``: hide the secret. If the request names no roles, predict the roles of the
+        caller's token."""
         document = super().predicted(caller, want, have)
         roles = [role["name"] for role in self._token(caller).roles]
         return {**document, "secret": None, "roles": document.get("roles") or sorted(roles)}
@@ -139,7 +144,8 @@ class ApplicationCredentials(CloudDriver):
         return self._created[0]
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the credential, unless this is a dry run. Raises ``Forbidden`` for a restricted login."""
+        """Remove the application credential, unless this is a dry run, and return the result. Raises ``Forbidden`` if
+        the caller's token comes from a restricted application credential."""
         application_credentials.check_unrestricted(self._token(caller))
         return super().removal(caller, have, dry_run, operation)
 
@@ -149,14 +155,15 @@ class ApplicationCredentials(CloudDriver):
 
 
 def check_own_user(caller: Caller, user_id: str) -> None:
-    """Raise ``NotFound`` when *user_id* is another user's, and the caller is no administrator."""
+    """Raise ``NotFound`` if *user_id* is another user's id and the caller is not an administrator."""
     if user_id != caller.context.user_id and not caller.context.is_admin:
         raise NotFound(f"Could not find user: {user_id}.")
 
 
 def requested_roles(requested: list[Any], granted: tuple[dict[str, str], ...]) -> list[str]:
-    """Return the names of *requested*, roles by name or id or as mappings with one of these, which must be among the
-    roles *granted* to the login. Raises ``InvalidField``."""
+    """Return the names of the *requested* roles, each given as a name, an id or a mapping with ``name`` or ``id``.
+    *granted*: the roles of the caller's token, as mappings with ``id`` and ``name``. Raises ``InvalidField`` for a role
+    that is not among them."""
     names = set()
     for at, role in enumerate(requested):
         keys = {role} if isinstance(role, str) else {role.get("id"), role.get("name")} - {None}
@@ -169,7 +176,7 @@ def requested_roles(requested: list[Any], granted: tuple[dict[str, str], ...]) -
 
 
 def _expiry(text: str) -> str:
-    """Return the time *text* in the form of answers. Raises ``InvalidField``."""
+    """Return the time *text* in the format of the v1 API. Raises ``InvalidField`` for an invalid time."""
     try:
         return to_second(parse_moment(text))
     except ValueError:

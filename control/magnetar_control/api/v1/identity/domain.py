@@ -16,7 +16,8 @@ from .identity_driver import IdentityDriver
 
 
 class IdentityDomains(IdentityDriver):
-    """The driver of domains. Callers who are no administrators see their own."""
+    """The driver of the v1 API for Keystone domains. Callers who are not administrators see only their own domain and
+    the domains where they have a role."""
 
     kind, resource = IdentityDomain, DOMAINS
     in_domain = False
@@ -27,5 +28,6 @@ class IdentityDomains(IdentityDriver):
                 *assignments.role_target_ids(connection, context.user_id, "domain")}
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the domain, also while it is enabled: unlike a single click, a playbook names what it removes."""
+        """Delete the domain, even if it is enabled. Keystone's API requires that a domain is disabled first, to prevent
+        accidents; this API does not, because a playbook names the domain to remove."""
         self.store(caller).delete(have["id"], enabled_domain=True)

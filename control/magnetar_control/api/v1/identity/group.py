@@ -22,13 +22,15 @@ from .identity_driver import IdentityDriver, refuse_unknown
 
 
 class IdentityGroups(IdentityDriver):
-    """The driver of groups. Callers who are no administrators see those that they are in."""
+    """The driver of the v1 API for Keystone groups. Callers who are not administrators see only the groups that they
+    belong to."""
 
     kind, resource = IdentityGroup, GROUPS
     columns: Mapping[str, str] = {"name": "name", "description": "description"}
 
     def shown(self, connection: Connection, rows: list[Row]) -> list[Document]:
-        """Override ``IdentityDriver.shown``: add the users, by name if they are in the domain of their group."""
+        """Override ``IdentityDriver.shown``: add the members of each group as ``users``: by name if user and group are
+        in the same domain, otherwise by id."""
         domain_ids, members, users = {row["id"]: row["domain_id"] for row in rows}, tables.members.c, tables.users.c
         query = select(members.group_id, users.id, users.name, users.domain_id).join_from(
             tables.members, tables.users, members.user_id == users.id)
@@ -44,8 +46,9 @@ class IdentityGroups(IdentityDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Resolve the users to the form in which they are shown, and ``_user_ids``. Raises ``InvalidField`` for an
-        unknown user, ``OwnLogin``."""
+        """Override ``IdentityDriver.complete_references``: convert ``users`` in *want* to the format of ``shown``, and
+        add ``_user_ids``, which maps each of them to the user's id. Raises ``InvalidField`` for an unknown user, and
+        ``OwnLogin`` if the change would take the role admin from the caller."""
         current: dict[str, str] = have["_user_ids"] if have else {}
         domain_id = want["_domain_id"] or ""
         rows = lookup.find_users(connection, [key for key in want["users"] if key not in current], domain_id)
@@ -65,13 +68,13 @@ class IdentityGroups(IdentityDriver):
             self._check_own_role(connection, caller, have)
 
     def _check_own_role(self, connection: Connection, caller: Caller, have: Document) -> None:
-        """Raise ``OwnLogin`` when the caller is an administrator only as a member of the group."""
+        """Raise ``OwnLogin`` if the caller is an administrator only because of membership in the group *have*."""
         check_own_admin_role(connection, caller.context,
                              lambda row: bool(row["actor"] == "group" and row["actor_id"] == have["id"]))
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Override ``IdentityDriver.make``: add the users. If the process ends in between, the same request adds
-        them."""
+        """Override ``IdentityDriver.make``: create the group, then add its users, and return the group's id. If the
+        process stops between the two steps, a repetition of the request adds the users."""
         id = super().make(caller, want, operation)
         set_members(self.store(caller).tokens, id, want["_user_ids"].values())
         return id

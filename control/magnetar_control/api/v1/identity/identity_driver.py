@@ -28,7 +28,8 @@ THEIR_MODULES = {name: f"identity_{name}" for name in ("domain", "user", "group"
 
 
 def embedded_identity(caller: Caller, noun: str) -> EmbeddedIdentity:
-    """Return the embedded identity service. Raises ``NotSupported`` for a cloud with a Keystone of its own."""
+    """Return the embedded identity service. *noun*: the resource type of the request, for the error. Raises
+    ``NotSupported`` if the cloud uses an external Keystone."""
     identity = caller.cloud.services.identity
     if not isinstance(identity, EmbeddedIdentity):
         raise NotSupported(
@@ -40,12 +41,11 @@ def embedded_identity(caller: Caller, noun: str) -> EmbeddedIdentity:
 
 
 class AdministratorsDriver(CloudDriver):
-    """A driver whose resources only administrators create, change and remove."""
+    """A base class of drivers whose resources only administrators may create, change and remove."""
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: raise ``Forbidden`` unless the caller has the role admin, which all changes
-        of the identity service need."""
+        """Override ``CloudDriver.ensure``: raise ``Forbidden`` unless the caller has the role admin."""
         if not caller.context.is_admin:
             raise Forbidden(f"You are not authorized to change a {self.kind.noun.replace('_', ' ')}: that needs the "
                             "role admin.")
@@ -53,9 +53,12 @@ class AdministratorsDriver(CloudDriver):
 
 
 class IdentityDriver(AdministratorsDriver):
-    """A driver of resources with names. *resource*: their declaration in the identity service. *in_domain*: whether
-    their names are unique in a domain; otherwise, in the cloud. *columns*: the column of each field that is stored
-    under another name or kept as it is."""
+    """The base class of the drivers of the v1 API for Keystone resources with names: domains, projects, users, groups
+    and roles.
+
+    *resource*: the resource type in the identity service. *in_domain*: whether names are unique within a domain;
+    otherwise they are unique in the cloud. *columns*: maps each field of the v1 API that needs no conversion to its
+    database column."""
 
     resource: IdentityResource
     in_domain = True
@@ -63,33 +66,35 @@ class IdentityDriver(AdministratorsDriver):
     columns: Mapping[str, str] = {"name": "name", "description": "description", "is_enabled": "enabled"}
 
     def store(self, caller: Caller) -> IdentityStore:
-        """Return the store of the resources."""
+        """Return the identity service's store of this resource type, which reads and writes the resources."""
         return IdentityStore(self.resource, embedded_identity(caller, self.kind.noun).tokens)
 
     # Resources that exist
 
     def shown(self, connection: Connection, rows: list[Row]) -> list[Document]:
-        """Return the resources in *rows* as documents of the kind."""
+        """Return the resources in the database *rows* in the format of the v1 API."""
         domains = lookup.domain_names(connection) if self.resource.references else {}
         return [self.document(row, domains) for row in rows]
 
     def document(self, row: Row, domains: Mapping[str, str]) -> Document:
-        """Return the resource in *row*. *domains*: the names of all domains by id."""
+        """Return the resource in the database *row* in the format of the v1 API. *domains*: maps ids of domains to
+        names."""
         document = {"id": row["id"], **{field: row[column] for field, column in self.columns.items()}}
         document["description"] = row["description"] or ""
         return document | ({"domain": domains.get(row["domain_id"]), "domain_id": row["domain_id"]}
                            if self.resource.references else {})
 
     def visible_ids(self, caller: Caller, connection: Connection) -> set[str]:
-        """Return the ids of the resources that a caller who is no administrator sees. Raises ``Forbidden`` when only
-        administrators see resources of the kind."""
+        """Return the ids of the resources that a caller who is not an administrator may see. The base class raises
+        ``Forbidden``: only administrators may see the resources."""
         raise Forbidden(f"You are not authorized to see {self.kind.plural}: that needs the role admin.")
 
     def every(self, caller: Caller) -> list[Document]:
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the resources for a list: for administrators all, for others those that they may see."""
+        """Return the resources for a list request. Administrators get all resources; other callers get only those in
+        ``visible_ids``. Applies the filters id, name and domain."""
         with self.store(caller).tokens.database.read() as connection:
             columns: dict[str, Any] = {name: filters[name] for name in ("id", "name") if name in filters}
             if self.resource.references and "domain" in filters:
@@ -100,7 +105,8 @@ class IdentityDriver(AdministratorsDriver):
                                            if visible is None or row["id"] in visible])
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the resource with the id or name *key*, or DOMAIN:NAME; ``None`` if the caller sees none."""
+        """Return the resource with the key *key*: an id, NAME or DOMAIN:NAME. Return ``None`` if there is none that the
+        caller may see."""
         domain_key, name = split_domain_key(key, self.in_domain)
         with self.store(caller).tokens.database.read() as connection:
             row = self.row(connection, caller, domain_key, name)
@@ -109,8 +115,8 @@ class IdentityDriver(AdministratorsDriver):
             return self.shown(connection, [row])[0]
 
     def row(self, connection: Connection, caller: Caller, domain_key: str | None, name: str) -> Row | None:
-        """Return the row with the id or name *name*. A name without *domain_key* is of the domain of the caller's
-        project."""
+        """Return the database row of the resource with the id or name *name*; ``None`` if there is none. *domain_key*:
+        the name or id of its domain; ``None``: look up a name in the domain of the caller's project."""
         if not self.in_domain:
             return lookup.find_in_domain(connection, self.resource, name, None)
         if domain_key is not None:
@@ -122,8 +128,9 @@ class IdentityDriver(AdministratorsDriver):
     # Requests
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked, with domain and name from *key*, which may also be an id. ``_renamed``: whether *want*
-        has a name."""
+        """Return the desired state *want* after a check, completed by the *key* in the URL: an id, NAME or DOMAIN:NAME.
+        Adds ``_key`` and ``_renamed`` (whether *want* itself contains a name) for ``complete``. Raises
+        ``InvalidField``."""
         domain_key, name = split_domain_key(key, self.in_domain)
         if domain_key is not None and want.setdefault("domain", domain_key) != domain_key:
             raise InvalidField("domain", "differs from the domain in the key of the request", want["domain"])
@@ -132,8 +139,8 @@ class IdentityDriver(AdministratorsDriver):
         return {**document, "_key": name, "_renamed": "name" in want}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved. Raises ``InvalidField`` for an unknown domain, and for a new name
-        in a request that does not name the resource by id."""
+        """Return the desired state *want* with its references resolved. Raises ``InvalidField`` for an unknown domain,
+        and for a new name unless the URL contains the resource's id: a resource can be renamed only by id."""
         identity, key, renamed = embedded_identity(caller, self.kind.noun), want["_key"], want["_renamed"]
         want = dict(want)
         if have is not None and (not renamed or want["name"] == have["id"]):
@@ -150,8 +157,8 @@ class IdentityDriver(AdministratorsDriver):
         return want
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Set the domain in *want* to its name, and ``_domain_id`` to its id (``None``: a dry run assumes that the
-        domain is created before)."""
+        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to its id; ``None`` if the domain does not
+        exist and a dry run assumes that an earlier Ansible task creates it."""
         key = want.get("domain")
         if have is not None and key in (None, have["domain"], have["domain_id"]):
             want.update(domain=have["domain"], _domain_id=have["domain_id"])
@@ -163,8 +170,9 @@ class IdentityDriver(AdministratorsDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Replace references of *want* to other resources than its domain by their names, and add their ids. Nothing
-        here; resource types with such references override this. *have*: the existing resource."""
+        """Replace references in *want* to other resources, except its domain, by their names, and add their ids.
+        Subclasses with such references override this; the base class does nothing. *have*: the current state, ``None``
+        for a new resource."""
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if have is None:
@@ -175,7 +183,8 @@ class IdentityDriver(AdministratorsDriver):
             self._check_free(caller, want, have["id"])
 
     def _check_free(self, caller: Caller, want: Document, id: str | None) -> None:
-        """Raise ``Conflict`` when another resource of the domain has the name in *want*."""
+        """Raise ``Conflict`` if another resource has the name in *want*, in the same domain. *id*: the id of the
+        existing resource that is changed; ``None`` for a new one."""
         domain_id = want.get("_domain_id") if self.in_domain else None
         if self.in_domain and domain_id is None:
             return
@@ -188,7 +197,7 @@ class IdentityDriver(AdministratorsDriver):
     # Changes
 
     def body(self, want: Document, names: list[str]) -> Document:
-        """Return the body of the Identity API's request that sets the fields *names* of *want*."""
+        """Return the fields *names* of the desired state *want* as a request body of Keystone's API."""
         return {self.columns[name]: want[name] for name in names if name in self.columns}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
@@ -201,8 +210,9 @@ class IdentityDriver(AdministratorsDriver):
             self.store(caller).update(have["id"], body)
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the resource, unless this is a dry run, and return the result. A dry run assumes that what still
-        refers to the resource is removed before. Raises ``OwnLogin``, ``Forbidden``, ``Conflict``."""
+        """Remove the resource, unless this is a dry run, and return the result. If other resources still refer to it, a
+        dry run only adds a warning, because it assumes that these are removed before. Raises ``OwnLogin``,
+        ``Forbidden``, ``Conflict``."""
         warnings: list[str] = []
         if have is not None:
             with self.store(caller).tokens.database.read() as connection:
@@ -213,7 +223,9 @@ class IdentityDriver(AdministratorsDriver):
 
     def check_removal(self, connection: Connection, caller: Caller, have: Document, warnings: list[str],
                       dry_run: bool) -> None:
-        """Check that the resource can be removed. In a dry run, references to it only add to *warnings*."""
+        """Check that the resource *have* can be removed. Raises ``OwnLogin`` if the caller's own login depends on it,
+        and ``Conflict`` or ``Forbidden`` if other resources refer to it. In a dry run, add the latter error to
+        *warnings* instead."""
         store = self.store(caller)
         check_own_scope(caller.context, self.kind.noun, have["id"], "remove")
         store.check_mutable(self.resource.row(connection, have["id"]))
@@ -228,15 +240,16 @@ class IdentityDriver(AdministratorsDriver):
         self.store(caller).delete(have["id"])
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Override ``CloudDriver.recreate``: check first that the resource can be removed."""
+        """Override ``CloudDriver.recreate``: check that the resource can be removed, before removing it."""
         with self.store(caller).tokens.database.read() as connection:
             self.check_removal(connection, caller, have, [], dry_run=False)
         return super().recreate(caller, have, want, operation)
 
 
 def split_domain_key(key: str, in_domain: bool = True) -> tuple[str | None, str]:
-    """Return domain (``None``: the key has none) and name of *key*, NAME or DOMAIN:NAME, in which ``%3A`` stands for a
-    colon of a name and ``%25`` for a percent sign. Raises ``InvalidField``."""
+    """Split *key*, NAME or DOMAIN:NAME, and return the domain (``None`` if the key has none) and the name. In both,
+    ``%3A`` stands for a colon and ``%25`` for a percent sign. *in_domain*: ``False``: a domain is not allowed. Raises
+    ``InvalidField``."""
     domain, colon, name = key.partition(":") if in_domain else ("", "", key)
     if not colon:
         domain, name = "", key
@@ -247,6 +260,6 @@ def split_domain_key(key: str, in_domain: bool = True) -> tuple[str | None, str]
 
 
 def refuse_unknown(field: str, noun: str, key: str, where: str = "") -> None:
-    """Raise ``InvalidField`` because *field* names a *noun* that does not exist. A dry run only warns. *where*: the
-    domain that was searched, for the error."""
+    """Raise ``InvalidField`` because *field* refers to the resource *key* of the type *noun*, which does not exist. In
+    a dry run, only add a warning. *where*: the domain that was searched, for the error."""
     reconcile.refuse_missing(InvalidField(field, f"there is no {noun} {key!r}{where}"), noun, key)

@@ -20,13 +20,14 @@ from .identity_driver import IdentityDriver, refuse_unknown
 
 
 class IdentityProjects(IdentityDriver):
-    """The driver of projects. Callers who are no administrators see those in which they have a role."""
+    """The driver of the v1 API for Keystone projects. Callers who are not administrators see only the projects where
+    they have a role."""
 
     kind, resource = IdentityProject, PROJECTS
     columns: Mapping[str, str] = {**IdentityDriver.columns, "tags": "tags"}
 
     def shown(self, connection: Connection, rows: list[Row]) -> list[Document]:
-        """Override ``IdentityDriver.shown``: add the names of the projects above."""
+        """Override ``IdentityDriver.shown``: add the name of each project's parent project as ``parent``."""
         parent_ids = {row["parent_id"] for row in rows if row["parent_id"] != row["domain_id"]}
         names = lookup.fetch_names(connection, PROJECTS, parent_ids)
         documents = super().shown(connection, rows)
@@ -41,8 +42,9 @@ class IdentityProjects(IdentityDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Resolve the project above, which is in the same domain, to its name and ``_parent_id``. Raises
-        ``InvalidField`` for properties with names of fields."""
+        """Override ``IdentityDriver.complete_references``: replace ``parent`` in *want* by the name of the parent
+        project, and add its id as ``_parent_id`` for a new parent. Raises ``InvalidField`` for an unknown parent, and
+        for a property with the name of a field."""
         taken = {*PROJECTS.fields, *PROJECTS.constant, *HIDDEN, "id", "links", "is_enabled"}
         if reserved := sorted(taken.intersection(want["properties"])):
             raise InvalidField(f"properties.{reserved[0]}", "is the name of a field; choose another one")
@@ -57,12 +59,13 @@ class IdentityProjects(IdentityDriver):
             want.update(parent=parent["name"] if parent else key, _parent_id=parent and parent["id"])
 
     def body(self, want: Document, names: list[str]) -> Document:
-        """Override ``IdentityDriver.body``: add the properties, and for a new project the project above."""
+        """Override ``IdentityDriver.body``: add the properties, and ``parent_id`` if *want* has ``_parent_id``."""
         parent = {"parent_id": want["_parent_id"]} if want.get("_parent_id") else {}
         return {**super().body(want, names), **(want["properties"] if "properties" in names else {}), **parent}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Any) -> None:
-        """Override ``IdentityDriver.change``: a null in the request removes a property."""
+        """Override ``IdentityDriver.change``: also remove the properties that *want* does not contain; the identity
+        service removes a property whose value is null."""
         body = self.body({**want, "_parent_id": None}, names)
         if "properties" in names:
             body = {**dict.fromkeys(have["properties"]), **body}
@@ -70,8 +73,8 @@ class IdentityProjects(IdentityDriver):
 
     def check_removal(self, connection: Connection, caller: Caller, have: Document, warnings: list[str],
                       dry_run: bool) -> None:
-        """Override ``IdentityDriver.check_removal``: the identity service also removes a project that still has
-        servers, as Keystone does, so warn of them."""
+        """Override ``IdentityDriver.check_removal``: add a warning if the project still has servers. The identity
+        service removes the project nevertheless, as Keystone does."""
         super().check_removal(connection, caller, have, warnings, dry_run)
         _limits, used = show_quota_detail(caller, have["id"], None)
         if used["instances"]:

@@ -17,14 +17,14 @@ from .identity_driver import IdentityDriver
 
 
 class IdentityRoles(IdentityDriver):
-    """The driver of roles, for administrators."""
+    """The driver of the v1 API for Keystone roles. Only administrators may use it."""
 
     kind, resource = IdentityRole, ROLES
     in_domain = False
     columns: Mapping[str, str] = {"name": "name", "description": "description"}
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Override ``IdentityDriver.complete_domain``: a role without a domain belongs to the cloud."""
+        """Override ``IdentityDriver.complete_domain``: a role without a domain belongs to the whole cloud."""
         if want.get("domain") is None:
             want.update(domain=None, _domain_id=None)
         else:

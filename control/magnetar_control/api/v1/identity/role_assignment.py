@@ -43,7 +43,8 @@ PARTS = ("role", *ROLE_ACTORS, *ROLE_TARGETS, *(f"{name}_domain" for name in IN_
 
 
 class CloudRoleAssignments(AdministratorsDriver):
-    """The driver of role assignments, for administrators. An assignment exists or does not; it cannot change."""
+    """The driver of the v1 API for role assignments, which give a user or group a role on a project, a domain or the
+    system. Only administrators may use it. An assignment is created or removed, never changed."""
 
     kind = RoleAssignment
     takes_id, only_a_document = False, True
@@ -54,7 +55,8 @@ class CloudRoleAssignments(AdministratorsDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the assignments for a list. Filters take ids and names, with the same domains as requests."""
+        """Return the role assignments for a list request. The filters role, user, group, project and domain accept
+        names and ids; a filter such as ``user_domain`` names the domain of a name."""
         if not caller.context.is_admin:
             raise Forbidden("You are not authorized to see role assignments: that needs the role admin.")
         identity = embedded_identity(caller, self.kind.noun)
@@ -73,8 +75,9 @@ class CloudRoleAssignments(AdministratorsDriver):
         return [_assignment(row, names) for row in rows]
 
     def _row(self, connection: Connection, caller: Caller, name: str, parts: Mapping[str, Any]) -> Row | None:
-        """Return the row that the field *name* of *parts* refers to, in the domain that another field of *parts* names;
-        ``None`` if there is none."""
+        """Return the database row of the role, user, group, project or domain that *parts* names under *name*; ``None``
+        if it does not exist. *parts*: fields of an assignment, such as ``user`` and, for its domain, ``user_domain``.
+        """
         resource, key, domain_key = RESOURCES[name], parts[name], parts.get(f"{name}_domain")
         if domain_key is None:
             return lookup.find_referred(connection, resource, key, caller.context.project_domain_id)
@@ -82,7 +85,9 @@ class CloudRoleAssignments(AdministratorsDriver):
         return lookup.find_in_domain(connection, resource, key, domain["id"]) if domain else None
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the assignment with the uuid or the parts *key*; ``None`` if there is none, also for unknown parts."""
+        """Return the role assignment with the key *key*: a uuid, or fields such as
+        ``role=ROLE:user=USER:project=PROJECT``. Return ``None`` if there is none, or if one of the named resources does
+        not exist."""
         if is_uuid_key(key):
             return next((assignment for assignment in self.every(caller) if assignment["id"] == key.lower()), None)
         assignments = self.filtered(caller, checked_parts(split_assignment_key(key)))
@@ -96,8 +101,8 @@ class CloudRoleAssignments(AdministratorsDriver):
         return checked_parts(self.kind.check({**split_assignment_key(key), **want}, partial=True))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the names of its parts, and their ids under ``_ids``. Raises ``InvalidField`` for an
-        unknown part."""
+        """Return the desired state *want* with names in place of ids. The ids of role, user, group, project and domain
+        are added under ``_ids``. Raises ``InvalidField`` if one of them does not exist."""
         if have is not None:
             return {**want, **{name: have[name] for name in PARTS}, "name": have["name"], "_ids": {}}
         want, ids = dict(want), {}
@@ -118,7 +123,8 @@ class CloudRoleAssignments(AdministratorsDriver):
         return join_assignment_key({**want, **want["_ids"]})
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the assignment, unless this is a dry run, and return the result. Raises ``OwnLogin``."""
+        """Remove the role assignment, unless this is a dry run, and return the result. Raises ``OwnLogin`` if the
+        caller would lose the role admin."""
         if have is not None and have["project_id"] == caller.project:
             columns = _named_ids(_ids(have))
             with embedded_identity(caller, self.kind.noun).database.read() as connection:
@@ -133,8 +139,8 @@ class CloudRoleAssignments(AdministratorsDriver):
 # Keys and columns
 
 def split_assignment_key(key: str) -> dict[str, str]:
-    """Return the parts NAME=VALUE of *key*, which colons separate; ``%3A`` in a value stands for a colon. Raises
-    ``InvalidField``."""
+    """Split the key of a role assignment, such as ``role=ROLE:user=USER:project=PROJECT``, and return the values by
+    name. In a value, ``%3A`` stands for a colon. Raises ``InvalidField``."""
     parts: dict[str, str] = {}
     for part in key.split(":"):
         name, equals, value = part.partition("=")
@@ -146,14 +152,15 @@ def split_assignment_key(key: str) -> dict[str, str]:
 
 
 def join_assignment_key(parts: Mapping[str, Any]) -> str:
-    """Return the key of the assignment with the fields *parts*, without domains."""
+    """Return the key of the role assignment with the fields *parts*, such as ``role=ROLE:user=USER:project=PROJECT``.
+    Fields for domains of names are left out."""
     return ":".join(f"{name}={escape_key_part(str(parts[name]))}"
                     for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if parts.get(name) is not None)
 
 
 def checked_parts(parts: Document) -> Document:
-    """Return *parts*, the fields of an assignment, if they name a role, one user or group, and one target. Raises
-    ``InvalidField``."""
+    """Return *parts*, the fields of a role assignment, unchanged. Raises ``InvalidField`` unless they contain a role,
+    either a user or a group, and exactly one target (project, domain or system)."""
     for names in (("role",), ROLE_ACTORS, ROLE_TARGETS):
         set_names = [name for name in names if parts.get(name) is not None]
         if not set_names:
@@ -164,7 +171,8 @@ def checked_parts(parts: Document) -> Document:
 
 
 def assignment_columns(name: str, id: str) -> dict[str, str]:
-    """Return the columns of an assignment whose field *name* refers to *id*."""
+    """Return a filter for role assignments as {column: value}: *name* (role, user, group, project, domain or system)
+    has the id *id*."""
     if name == "role":
         return {"role_id": id}
     column = "actor" if name in ROLE_ACTORS else "target"
@@ -176,8 +184,8 @@ def _ids(have: Document) -> dict[str, str]:
 
 
 def _named_ids(ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of the assignment with *ids*, by field. Without a project and a domain, the target is the
-    system."""
+    """Return the columns, and their values, that identify a role assignment. *ids*: maps role, user, group, project and
+    domain to ids. Without a project and a domain, the target is the system."""
     columns = {"target": "system", "target_id": ALL}
     for name, id in ids.items():
         columns |= assignment_columns(name, id)
@@ -185,7 +193,8 @@ def _named_ids(ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def _assignment(row: Row, names: Mapping[str, Document]) -> Document:
-    """Return *row* as a document of the kind. *names*: name and domain of each object by its id."""
+    """Return the role assignment in the database *row*, in the format of the v1 API. *names*: maps ids of users,
+    projects, … to their name and domain."""
     document: Document = dict.fromkeys(field.name for field in RoleAssignment.fields)
     ids = {"role": row["role_id"], row["actor"]: row["actor_id"], row["target"]: row["target_id"]}
     for name, id in ids.items():

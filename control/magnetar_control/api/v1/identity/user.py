@@ -20,13 +20,14 @@ ON_CREATE = "on_create"
 
 
 class IdentityUsers(IdentityDriver):
-    """The driver of users. Callers who are no administrators see themselves."""
+    """The driver of the v1 API for Keystone users. Callers who are not administrators see only themselves."""
 
     kind, resource = IdentityUser, USERS
     columns: Mapping[str, str] = {**IdentityDriver.columns, "email": "email"}
 
     def shown(self, connection: Connection, rows: list[Row]) -> list[Document]:
-        """Override ``IdentityDriver.shown``: add the names of default projects; of one that was deleted, its id."""
+        """Override ``IdentityDriver.shown``: add the name of each user's default project as ``default_project``; its id
+        if the project was deleted."""
         names = lookup.fetch_names(connection, PROJECTS, {row["default_project_id"] for row in rows} - {None})
         documents = super().shown(connection, rows)
         for document in documents:
@@ -42,7 +43,8 @@ class IdentityUsers(IdentityDriver):
         return {caller.context.user_id}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Override ``IdentityDriver.complete``: drop a password that an existing user keeps, or has already."""
+        """Override ``IdentityDriver.complete``: set the password in *want* to ``None`` if it does not change: the user
+        exists and ``update_password`` is ``on_create``, or the user already has this password."""
         want = super().complete(caller, want, have)
         if have is None or want.get("password") is None:
             return want
@@ -58,8 +60,9 @@ class IdentityUsers(IdentityDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Override: write the name of the default project to *want*, and its id as ``_project_id``. A name is searched
-        in the user's domain first. Raises ``InvalidField`` for an unknown project."""
+        """Override ``IdentityDriver.complete_references``: replace ``default_project`` in *want* by the project's name,
+        and add its id as ``_project_id``. A name is looked up in the user's domain first. Raises ``InvalidField`` for
+        an unknown project."""
         key, current = want.get("default_project"), have or {}
         if key in (current.get("default_project"), current.get("default_project_id")):
             want.update(default_project=current.get("default_project"), _project_id=current.get("default_project_id"))

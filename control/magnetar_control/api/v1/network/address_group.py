@@ -12,7 +12,7 @@ from .networking import Networking, Row, usable_by_project
 
 
 class AddressGroups(Networking):
-    """The resource driver of the project's address groups and of those shared with it."""
+    """The driver of the v1 API for Neutron address groups that belong to the caller's project or are shared with it."""
 
     kind, plural, body, held = AddressGroup, "address_groups", attributes.ADDRESS_GROUP, "addresses"
 

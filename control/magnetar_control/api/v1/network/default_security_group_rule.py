@@ -30,8 +30,8 @@ REMOTES = {"group": ("remote_group", SecurityGroup, "security_groups"),
 
 
 class DefaultRules(CloudDriver):
-    """The resource driver of the cloud's default security group rules, which all projects see. A rule cannot change; a
-    new rule replaces it."""
+    """The driver of the v1 API for default security group rules: every new security group gets a copy of them. A rule
+    is created or removed, never changed."""
 
     kind = DefaultSecurityGroupRule
     takes_id, only_a_document = False, True
@@ -45,8 +45,8 @@ class DefaultRules(CloudDriver):
         return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the rule with the uuid *key*, or the rule that the parts of *key* describe (groups by name or uuid);
-        ``None`` if there is none."""
+        """Return the default rule with the key *key*: a uuid or USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
+        Return ``None`` if there is none. REMOTE may name a group by name or uuid."""
         if is_uuid_key(key):
             rule_rows = visible_rows(caller, PLURAL, id=[key.lower()])
             return _rule_document(rule_rows[0]) if rule_rows else None
@@ -90,7 +90,8 @@ class DefaultRules(CloudDriver):
 
 
 def _parse_key(key: str) -> Document:
-    """Return the rule that the parts of *key* describe. Raises ``InvalidField``."""
+    """Return the fields of the default rule that *key* describes: USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
+    Raises ``InvalidField`` for another format."""
     uses, direction, ethertype, protocol, least, most, remote = [*key.split(",", 6), *[""] * 6][:7]
     words = uses.split("+") if uses else []
     if key.count(",") < 6 or not {*words} <= {*WORDS}:
@@ -107,7 +108,8 @@ def _number(text: str) -> int | str | None:
 
 
 def _checked(want: Document) -> Document:
-    """Return the rule *want* in its normal form. Raises ``InvalidField``."""
+    """Return the desired rule *want* in normal form, so that it can be compared with existing rules. Raises
+    ``InvalidField``."""
     plain = [name for name in (*SAME, *USES, "description") if name.removesuffix("_id") == name and name in want]
     checked = attributes.DEFAULT_SECURITY_GROUP_RULE.check({name: want[name] for name in plain}, "")
     least, most = checked.get("port_range_min"), checked.get("port_range_max")
@@ -118,7 +120,7 @@ def _checked(want: Document) -> Document:
 
 
 def _prefix(prefix: str | None) -> str | None:
-    """Return the prefix (CIDR); ``None`` for a prefix of all addresses, which means the same as no prefix."""
+    """Return the CIDR *prefix*; ``None`` if it contains all addresses, which means the same as no prefix."""
     return None if prefix in ANYWHERE else prefix
 
 

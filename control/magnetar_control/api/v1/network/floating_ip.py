@@ -21,8 +21,8 @@ FORWARDING = ("protocol", "external_port", "internal_port", "description")
 
 
 class FloatingIps(Networking):
-    """The resource driver of floating IPs. Neutron's floating IPs have no name; here a name may be set, otherwise the
-    address is the name."""
+    """The driver of the v1 API for floating IPs. Neutron's floating IPs have no name; here a user may set one, and
+    otherwise the address is the name."""
 
     kind, plural, body, held = FloatingIp, "floatingips", attributes.FLOATING_IP, "port_forwardings"
     references = ("network", "port", "server", "_ports")
@@ -44,7 +44,8 @@ class FloatingIps(Networking):
                     "fixed_ip_address": forwarding["internal_ip_address"]} for forwarding in row["forwardings"]]}
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the floating IP with the uuid, name or address *key*; ``None`` if there is none."""
+        """Return the project's floating IP with the uuid, name or address *key*; ``None`` if there is none. The address
+        is a key only if the floating IP has no name."""
         if floating_ip := super().find(caller, key):
             return floating_ip
         if is_uuid_key(key) or self.plural not in caller.cloud.services.network.resources:
@@ -88,8 +89,8 @@ class FloatingIps(Networking):
         return want
 
     def _forwarding(self, caller: Caller, want: Document, at: int) -> Document:
-        """Return the port forwarding at index *at* of *want* in its normal form, with the uuid of its port. Raises
-        ``InvalidField``."""
+        """Return the port forwarding with the index *at* in the desired state *want*, in normal form and with the uuid
+        of its Neutron port. Raises ``InvalidField``."""
         path, forwarding = f"port_forwardings[{at}]", want["port_forwardings"][at]
         server, port, address = forwarding.get("server"), forwarding.get("port"), forwarding.get("fixed_ip_address")
         if (server is None) == (port is None):
@@ -114,9 +115,10 @@ class FloatingIps(Networking):
         return str(row.id) if row is not None else key
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
-        """Return the first port of the server that a router connects with the external *network*, and the port's IPv4
-        address: *address*, or any if that is ``None``. *server*: (field, uuid). Raises ``InvalidField`` for the field
-        if the server has no such port."""
+        """Find a Neutron port of a server that a router connects with the external network *network* (a uuid). Return
+        the port's uuid and one of its IPv4 addresses: *address*, or any if that is ``None``. *server*: the field of the
+        request that names the server, and the server's uuid. Raises ``InvalidField`` for this field if there is no such
+        port."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):
@@ -151,7 +153,7 @@ class FloatingIps(Networking):
 
 
 def _only(port: Row) -> str | None:
-    """Return the only IPv4 address of a port, or ``None`` if it has none or several."""
+    """Return the IPv4 address of *port* if it has exactly one, otherwise ``None``."""
     fixed = [fixed_ip["ip_address"] for fixed_ip in port["fixed_ips"] if ip_address(fixed_ip["ip_address"]).version
              == 4]
     return fixed[0] if len(fixed) == 1 else None

@@ -29,8 +29,9 @@ MTU, LEAST_MTU = 1500, 576
 
 
 def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
-    """Return the service's *network* with its first *subnet* in the form of the kind. Only administrators see the type
-    and the bridge; for others the mode is nat, or ovn."""
+    """Return *network* and its first *subnet*, rows of the network service, as a network in the format of the v1 API.
+    *admin*: whether the caller is an administrator. Other callers do not see the bridge, and see only the modes nat and
+    ovn."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
     if network["by_engine"]:
         type, bridge = "ovn", None
@@ -51,8 +52,8 @@ def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None,
 
 
 class CloudNetworks(CloudDriver):
-    """The resource driver of networks: the project's own, shared and external ones. A name refers to the project's own
-    network first, then to networks of others with the same name."""
+    """The driver of the v1 API for networks of the caller's project, shared networks and external networks. If several
+    networks have the same name, the name refers to the one of the caller's project."""
 
     kind = Network
     takes_id, only_a_document = False, True
@@ -69,8 +70,8 @@ class CloudNetworks(CloudDriver):
                 or network["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with values for absent fields: the defaults of the network service, and
-        a DHCP range that follows from the addresses. Raises ``InvalidField``."""
+        """Return the desired state *want* with absent fields filled in: the defaults of the network service, and a DHCP
+        range that is derived from the CIDR. Raises ``InvalidField``."""
         want = dict(resolve_qos_policy(caller, want, have))
         if have is None and want["mode"] != "ovn":
             want.setdefault("qos_policy", None)
@@ -93,8 +94,9 @@ class CloudNetworks(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may create the network *want*, that the quota has room, that the network's addresses
-        are free, and that no port is on *have*, the network that *want* replaces."""
+        """Check that the caller may create the network *want*: permission, quota, and no overlap with the addresses of
+        other networks. *have*: the network that *want* replaces, which must have no ports; ``None`` if there is none.
+        """
         if (want["mode"] not in ("nat", "ovn") or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
@@ -133,13 +135,13 @@ class CloudNetworks(CloudDriver):
         return resource
 
     def values(self, want: Document) -> Document:
-        """Return the fields of the new network *want* in the form of the network service."""
+        """Return the fields of the new network *want* as columns of the network service."""
         return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
                 **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
                 **({"dns_domain": want["domain"] + "."} if want.get("domain") else {}), **_policy(want)}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
-        """Create a network and a subnet. If the subnet cannot be created, remove the network."""
+        """Create a network, and a subnet with its CIDR. If the subnet cannot be created, remove the network."""
         resources = caller.cloud.services.network.resources
         (made,) = resources["networks"].create(caller.context, self.values(want))
         if not want.get("cidr"):
@@ -154,7 +156,7 @@ class CloudNetworks(CloudDriver):
             raise
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update the description and the QoS policy; other fields cannot change."""
+        """Update the description and the QoS policy of the network; no other field can change."""
         self._update(caller, have, want, names)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -171,7 +173,7 @@ class CloudNetworks(CloudDriver):
 
 
 def _check_names(want: Document) -> None:
-    """Check that the mode of the network *want* allows its bridge and domain. Raises ``InvalidField``."""
+    """Check that the mode of the network *want* allows its ``bridge`` and its ``domain``. Raises ``InvalidField``."""
     if want["mode"] == "bridge" and not want.get("bridge"):
         raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
     if want["mode"] != "bridge" and want.get("bridge"):
@@ -183,15 +185,15 @@ def _check_names(want: Document) -> None:
 
 
 def _policy(want: Document) -> Document:
-    """Return ``{"qos_policy_id": …}`` with the QoS policy of *want*; an empty dict if *want* has no field
-    ``qos_policy``, or names one that a dry run assumes to exist."""
+    """Return ``{"qos_policy_id": uuid}`` for the field ``qos_policy`` of *want*. Return an empty dict if *want* does
+    not have this field, or if it contains a name, because a dry run assumes that the policy will exist."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:
-    """Check that the quota has room for another network and subnet, counting those of *have* as free. Raises
-    ``Conflict``."""
+    """Check that the quota allows another network and another subnet. *have*: a network that will be replaced, and
+    whose network and subnet do not count; ``None`` if there is none. Raises ``Conflict``."""
     for name in ("network", "subnet"):
         room = caller.cloud.services.network.room(caller.context, name)
         if room is not None and room + (have is not None) < 1:

@@ -31,8 +31,9 @@ NO_ENGINE = "This cloud has no engine of networks (setting ovn_northbound), and 
 
 
 def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
-    """Return the rows of the resource *plural* that the caller may see. *filters*: the accepted values by column.
-    Raises ``Conflict`` if the network service does not have this resource."""
+    """Return the rows of the network service that the caller may see. *plural*: the resource type, such as ``ports``.
+    *filters*: for each column, the accepted values. Raises ``Conflict`` if this cloud does not have the resource type,
+    because it does not use OVN."""
     store = caller.cloud.services.network.resources.get(plural)
     if store is None:
         raise Conflict(NO_ENGINE.format(plural))
@@ -40,17 +41,22 @@ def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[
 
 
 def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
-    """Return the rows of the resource *plural* with the uuid or, if there is none, the name *key*."""
+    """Return the rows of the resource type *plural* with the uuid *key*; if there are none, those with the name *key*.
+    Only rows that the caller may see."""
     rows_by_id = visible_rows(caller, plural, id=[key.lower()]) if is_uuid_key(key) else []
     return rows_by_id or visible_rows(caller, plural, name=[key])
 
 
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
-    """Return the uuid of the row of *plural* whose name or uuid is the key in *field_and_key*, (field, key), among the
-    *usable* rows; the key itself if a dry run may assume that an earlier task creates the row. Of several rows with the
-    name, the project's own comes first, then one shared with all projects, then one that another project shares with
-    this one: so no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
+    """Return the uuid of the resource that a request refers to by name or uuid. *kind*, *plural*: its type.
+    *field_and_key*: the field of the request, and the name or uuid in it. *usable*: a function that tells whether the
+    request may refer to a row.
+
+    If several resources have the name, those of the caller's project take precedence, then those shared with all
+    projects, then those shared with the caller's project. Thus no other project can redirect a name. If there is none,
+    raise ``InvalidField``; a dry run may assume that an earlier Ansible task creates it, and returns the name. Raises
+    ``InvalidField`` also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -65,19 +71,20 @@ def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_k
 
 
 def usable_by_project(caller: Caller) -> Callable[[Row], bool]:
-    """Return a function of a row that returns whether the row belongs to the caller's project or is shared with it."""
+    """Return a function that tells whether a row of the network service belongs to the caller's project or is shared
+    with it."""
     return lambda row: bool(row["shared"]) or caller.project in (row["project_id"], *row["shared_with"])
 
 
 def resolve_network(caller: Caller, field: str, key: str) -> str:
-    """Return the uuid of the network *key* (a name or uuid), among the networks that the project's ports may be on.
-    Raises ``InvalidField`` for *field*."""
+    """Return the uuid of the network with the name or uuid *key*. The caller's project must be allowed to create ports
+    on it. *field*: the field of the request that refers to it, for the error. Raises ``InvalidField``."""
     return resolve_reference(caller, Network, "networks", (field, key), usable_by_project(caller))
 
 
 def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return the requested document *want* with the uuid of its QoS policy, among the policies that the caller may use.
-    The policy of *have* may belong to another project, and is kept."""
+    """Return the desired state *want* with the uuid of its QoS policy in place of a name. The caller's project must own
+    the policy or share it, unless the current state *have* already has it. Raises ``InvalidField``."""
     if want.get("qos_policy") in (None, (have or {}).get("qos_policy")):
         return want
     return {**want, "qos_policy": resolve_reference(
@@ -85,17 +92,18 @@ def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) ->
 
 
 def resolve_external_network(caller: Caller, field: str, key: str) -> str:
-    """Return the uuid of the external network *key* (a name or uuid), for floating IPs and gateways of routers. Raises
-    ``InvalidField`` for *field*."""
+    """Return the uuid of the external network with the name or uuid *key*, for a floating IP or the gateway of a
+    router. *field*: the field of the request that refers to it, for the error. Raises ``InvalidField``."""
     return resolve_reference(caller, Network, "networks", (field, key), lambda row: row["external"])
 
 
 class Networking(CloudDriver):
-    """The base class of the resource drivers for the network service.
+    """The base class of the drivers of the v1 API for resources of the network service, such as ports.
 
-    *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
-    lists the parts of a resource (such as rules), empty if it has none; *references*: fields that refer to other
-    resources, by uuid once resolved.
+    *plural*: the network service's name of the resource type. *body*: the validator of a request to the network
+    service. *held*: the field with a list of sub-resources that are replaced as a whole, such as the rules of a
+    security group; empty if there is none. *references*: the fields that refer to other resources, and contain uuids
+    after ``complete``.
     """
 
     plural = ""
@@ -106,13 +114,15 @@ class Networking(CloudDriver):
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return the project's resources; an empty list if the network service does not have the resource."""
+        """Return the resources of the caller's project; an empty list if the network service of this cloud does not
+        have the resource type."""
         if self.plural not in caller.cloud.services.network.resources:
             return []
         return self.as_documents(caller, self.mine(caller, visible_rows(caller, self.plural)))
 
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
-        """Return those *service_rows* that belong to the caller's project, also if the caller is an administrator."""
+        """Return those *service_rows* that belong to the caller's project, even if the caller is an administrator, who
+        sees the rows of all projects. Subclasses may include shared resources."""
         return [row for row in service_rows if row["project_id"] == caller.project]
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -128,42 +138,44 @@ class Networking(CloudDriver):
                  "_owner": row["project_id"], **self.as_document(row)} for row in service_rows]
 
     def as_document(self, row: Row) -> Document:
-        """Return the fields of the kind that are made from *row* alone, without those of all kinds (id, name,
-        description, times)."""
+        """Return the fields of the resource in *row* in the format of the v1 API, without the common fields of all
+        resources: id, name, description and times."""
         raise NotImplementedError
 
     # Requests
     def values(self, want: Document, names: Iterable[str]) -> Document:
-        """Return the fields *names* of *want* in Neutron's form."""
+        """Return the fields *names* of the desired state *want* as attributes of Neutron's API, without the field
+        ``held``."""
         return {name: want[name] for name in names if name in want and name != self.held}
 
     def parts(self, want: Document, id: str | None) -> list[Any] | None:
-        """Return the parts of *want* (such as rules) in the service's form; ``None`` if *want* does not set them. *id*:
-        the uuid of the resource, ``None`` for a new one."""
+        """Return the sub-resources in *want* (such as rules) as rows of the network service; ``None`` if *want* does
+        not set them. *id*: the uuid of the resource; ``None`` for a new resource."""
         parts: list[Any] | None = want.get(self.held)
         return parts
 
     def assumed(self, want: Document) -> bool:
-        """Return whether *want* refers by name to a missing resource. Only a dry run gets such a document: it assumes
-        that an earlier task creates the resource."""
+        """Return whether the desired state *want* still contains a name in place of a uuid: a dry run has assumed that
+        an earlier Ansible task creates the resource with this name."""
         references = [want.get(name) for name in self.references]
         words = [key for each in references for key in (each if isinstance(each, list) else [each])]
         return any(not is_uuid_key(key) for key in words if key)
 
     def checked(self, want: Document) -> Document:
-        """Return the fields of *want*, a new resource, under the service's names, after a check. Raises
+        """Return the fields of the new resource *want* by column of the network service, after a check. Raises
         ``InvalidField``."""
         settable = [field.name for field in self.kind.settable() if field.name != "id"]
         return as_named(self.body.check(self.values(want, settable), ""))
 
     def differing(self, want: Document, have: Document) -> Document:
-        """Return the fields of *want* that differ from *have*, under the service's names. Raises ``InvalidField``."""
+        """Return the fields of *want* that differ from the current state *have*, by column of the network service.
+        Raises ``InvalidField``."""
         names = [field.name for field in self.kind.settable()
                  if field.name in want and want[field.name] != have.get(field.name)]
         return as_named(self.body.changes(self.values(want, names), ""))
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        """Create the resource in the service, or with *dry* only predict it, and return its row."""
+        """Create the resource *want* in the network service, and return its row. *dry*: only predict the row."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         row: Row
         if self.held:
@@ -173,7 +185,7 @@ class Networking(CloudDriver):
         return row
 
     def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        """Update the resource *have* in the service to *want*, or with *dry* only predict the update, and return the
+        """Change the resource *have* to *want* in the network service, and return its new row. *dry*: only predict the
         row."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         id, values = str(have["id"]), self.differing(want, have)
@@ -209,8 +221,8 @@ class Networking(CloudDriver):
         return {name: value for name, value in resource.items() if name not in unknown}
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
-        """Return the names of the fields whose values the service chooses at creation, such as addresses: a dry run
-        cannot predict these values."""
+        """Return the names of the fields whose value the network service will choose, such as addresses. A dry run
+        leaves them out of the predicted state."""
         return set()
 
     # Changes

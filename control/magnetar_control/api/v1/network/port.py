@@ -45,8 +45,8 @@ class Ports(Networking):
         return {**want, "allowed_address_pairs": plain["allowed_address_pairs"]}
 
     def _addresses(self, caller: Caller, want: Document, have: Document | None) -> list[Document]:
-        """Return the fixed IPs of *want* with the uuids of their subnets. If a fixed IP matches one that the port
-        (*have*) has, return the latter, with all its values."""
+        """Return the fixed IPs in the desired state *want*, with uuids of subnets in place of names. A fixed IP that
+        matches one of the port's current fixed IPs (in *have*) is replaced by the current one, which has all values."""
         unmatched, addresses = list(have["fixed_ips"] if have else ()), []
         for at, fixed_ip in enumerate(want["fixed_ips"]):
             wish = dict(fixed_ip)
@@ -82,5 +82,5 @@ class Ports(Networking):
         return values
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the port. A server that uses it loses the NIC."""
+        """Delete the port. If a server uses it, the server loses this NIC."""
         interfaces.delete_port(caller, str(have["id"]))

@@ -27,8 +27,8 @@ USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max
 
 
 class QosPolicies(Networking):
-    """The resource driver of the project's QoS policies and of those shared with it. A request lists all rules, or has
-    no field ``rules``."""
+    """The driver of the v1 API for QoS policies that belong to the caller's project or are shared with it. The field
+    ``rules`` of a request replaces all rules of the policy; without it, they stay unchanged."""
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 
@@ -60,7 +60,8 @@ class QosPolicies(Networking):
 
 
 def _rule(path: str, rule: Document) -> Document:
-    """Return the rule in its normal form. Raises ``InvalidField``."""
+    """Return the QoS rule *rule* of a request in normal form. *path*: its position in the request, for errors. Raises
+    ``InvalidField``."""
     values = {name: value for name, value in rule.items() if name != "type" and value is not None}
     checked = {**USUAL.get(rule["type"], {}), **BODIES[rule["type"]].check(values, path)}
     return {"type": rule["type"], **{name: checked.get(name) for name in FIELDS}}

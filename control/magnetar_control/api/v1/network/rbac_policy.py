@@ -29,7 +29,8 @@ KEY = ("object_type", "action", "target_project", "object")
 
 
 class RbacPolicies(CloudDriver):
-    """The resource driver of the project's RBAC policies. A policy cannot change; a new policy replaces it."""
+    """The driver of the v1 API for RBAC policies of the caller's project, which share a network resource with another
+    project. A policy is created or removed, never changed."""
 
     kind = RbacPolicy
     takes_id, only_a_document = False, True
@@ -47,8 +48,8 @@ class RbacPolicies(CloudDriver):
         return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the policy with the uuid *key*, or the policy that the parts of *key* describe (the object by name or
-        uuid); ``None`` if there is none."""
+        """Return the RBAC policy with the key *key*: a uuid or TYPE:ACTION:PROJECT:OBJECT. OBJECT is a name or uuid.
+        Return ``None`` if there is none."""
         if is_uuid_key(key):
             policy_rows = visible_rows(caller, "rbac_policies", id=[key.lower()], project_id=[caller.project])
             return _policy_document(policy_rows[0]) if policy_rows else None
@@ -88,7 +89,7 @@ class RbacPolicies(CloudDriver):
 
 
 def _project(caller: Caller, key: str) -> str:
-    """Return the id of the project *key*, a name or id; ``*``, which means all projects, is returned unchanged."""
+    """Return the id of the project with the name or id *key*; ``*`` (all projects) is returned unchanged."""
     return key if key == EVERYBODY else resolve_project_id(caller, key, "target_project")
 
 

@@ -53,7 +53,7 @@ class Routers(Networking):
         return set() if same else {"external_addresses"}
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Remove routes and interfaces of the router, then the router."""
+        """Delete the router, after removing its static routes and its interfaces."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         store.put(caller.context, have["id"], {"routes": []}, [])
         super().remove(caller, have, operation)

@@ -21,7 +21,8 @@ RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 
 
 class SecurityGroups(Networking):
-    """The resource driver of security groups. A request lists all rules, or has no field ``rules``."""
+    """The driver of the v1 API for security groups of the caller's project. The field ``rules`` of a request replaces
+    all rules of the group; without it, they stay unchanged."""
 
     kind, plural, body, held = SecurityGroup, "security_groups", attributes.SECURITY_GROUP, "rules"
 
@@ -38,8 +39,9 @@ class SecurityGroups(Networking):
                                          for at in range(len(want["rules"])))}
 
     def _rule(self, caller: Caller, want: Document, have: Document | None, at: int) -> Document:
-        """Return the rule at index *at* of *want* in its normal form. A group may refer to itself, also before it
-        exists."""
+        """Return the rule with the index *at* in the desired state *want*, in normal form and with uuids of groups. A
+        rule of a new group may refer to the group itself: then it contains the group's name. Raises ``InvalidField``.
+        """
         path = f"rules[{at}]"
         rule = {"direction": "ingress", "ethertype": "IPv4", **want["rules"][at]}
         group = rule.pop("remote_group", None)
@@ -60,8 +62,8 @@ class SecurityGroups(Networking):
                 "remote_address_group": addresses, "description": checked.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the group after the change, for a dry run. Rules of a new group that refer to the group itself show
-        its name."""
+        """Override ``Networking.predicted``: return the security group after the change, for a dry run. The rules of a
+        new group that refer to the group itself contain its name, because it has no uuid yet."""
         resource = super().predicted(caller, want, have)
         return resource if have or want.get("rules") is None else {**resource, "rules": want["rules"]}
 
@@ -70,15 +72,16 @@ class SecurityGroups(Networking):
         return any(remote not in (None, want["name"]) and not is_uuid_key(remote) for pair in named for remote in pair)
 
     def checked(self, want: Document) -> Document:
-        """Return *want* in the service's form after a check. A new group gets its uuid here, because its rules may
-        refer to it. Raises ``InvalidField``."""
+        """Override ``Networking.checked``: add the uuid of a new group, ``_id`` in *want*. The driver chooses it before
+        the group exists, because rules may refer to it."""
         return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
         return super().create(caller, {**want, "_id": str(uuid.uuid4())}, dry)
 
     def parts(self, want: Document, id: str | None) -> list[Document] | None:
-        """Return the rules in the service's form, with the group's uuid where a rule refers to the group by name."""
+        """Override ``Networking.parts``: return the rules in *want* as rows of the network service. A rule that refers
+        to the group itself contains the group's uuid in place of its name."""
         if want.get("rules") is None:
             return None
         id = id or want["_id"]
@@ -89,5 +92,6 @@ class SecurityGroups(Networking):
 
 
 def _sorted(rules: Iterable[Document]) -> list[Document]:
-    """Return the rules without duplicates, in an order that depends only on their content."""
+    """Return *rules* without duplicates, in an order that depends only on their content, so that lists of rules can be
+    compared."""
     return [rule for _text, rule in sorted({orjson.dumps(rule): rule for rule in rules}.items())]

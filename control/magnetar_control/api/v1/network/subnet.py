@@ -19,8 +19,8 @@ NAMES = {"network": "network_id", "subnet_pool": "subnetpool_id", "prefix_length
 
 
 class Subnets(Networking):
-    """The resource driver of the project's own and of shared subnets. A subnet of a subnet pool may leave out its
-    addresses."""
+    """The driver of the v1 API for subnets that belong to the caller's project or are on shared networks. A request
+    that names a subnet pool may leave out the CIDR."""
 
     kind, plural, body, references = Subnet, "subnets", attributes.SUBNET, ("network", "subnet_pool")
     own = ("cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers", "host_routes",

@@ -15,7 +15,7 @@ from .networking import Networking, Row, resolve_reference, usable_by_project
 
 
 class AddressScopes(Networking):
-    """The resource driver of the project's address scopes and of those shared with it."""
+    """The driver of the v1 API for Neutron address scopes that belong to the caller's project or are shared with it."""
 
     kind, plural, body = AddressScope, "address_scopes", attributes.ADDRESS_SCOPE
 
@@ -27,7 +27,7 @@ class AddressScopes(Networking):
 
 
 class SubnetPools(Networking):
-    """The resource driver of the project's subnet pools and of those shared with it."""
+    """The driver of the v1 API for subnet pools that belong to the caller's project or are shared with it."""
 
     kind, plural, body, references = SubnetPool, "subnetpools", attributes.SUBNET_POOL, ("address_scope",)
     own = ("prefixes", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota", "shared", "is_default")

@@ -50,8 +50,8 @@ class Trunks(Networking):
         return values
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        """Create the trunk together with its subports, because a trunk that is not up accepts no subports later; return
-        its row. *dry*: only predict it."""
+        """Override ``Networking.create``: create the trunk and its subports in one request, because subports cannot be
+        added later while the trunk is not up. Return the row of the trunk. *dry*: only predict the row."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         (trunk,) = store.create(caller.context, {**self.checked(want), "sub_ports": self.parts(want, None) or []},
                                 dry=dry)
