@@ -72,9 +72,9 @@ OPERATIONS = "operations"
 
 
 def query_parameters(request: Request, *names: str, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Return the parameters of the query string. *names*: those of ``query.PARAMETERS`` that the request accepts.
-    *readers*: functions that read further parameters. Raises ``InvalidRequest`` for other and for repeated
-    parameters."""
+    """Return the parsed parameters of the query string, by name. *names*: accepted parameters, keys of
+    ``query.PARAMETERS``. *readers*: further accepted parameters, each with a function that parses its text. Raises
+    ``InvalidRequest`` for an unknown or repeated parameter."""
     return query.read_parameters(request.query, {**{name: query.PARAMETERS[name] for name in names}, **readers},
                                  shown=80)
 
@@ -93,13 +93,13 @@ class V1Application:
                                            Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
 
     def streams(self, method: str, path: str) -> bool:
-        """Override ``Application.streams``: return whether the handler reads the content piece by piece, which it does
-        for the content of images."""
+        """Override ``Application.streams``: return whether the handler reads the request body piece by piece. Only
+        uploads of image content do."""
         return method == "PUT" and path.startswith("/v1/image/") and path.endswith("/data")
 
     def admit(self, request: Request) -> Answer | None:
-        """Override ``Application.admit``: return the refusal of a request without a valid token, or ``None`` if the
-        body may be read; never raises."""
+        """Override ``Application.admit``: return ``None`` if the request has a valid token, so that its body may be
+        read; otherwise the answer that refuses the request. Never raises."""
         try:
             self._caller(request)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
@@ -117,8 +117,8 @@ class V1Application:
         return answer
 
     def refused(self, request: Request, fault: Exception) -> Answer:
-        """Override ``Application.refused``: return the answer for *fault*, also for a request that was refused before
-        ``handle``."""
+        """Override ``Application.refused``: return the answer for the error *fault*, also for a request that fails
+        before ``handle`` is called."""
         self._named(request)
         error = error_of(fault, request.id)
         headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
@@ -126,7 +126,7 @@ class V1Application:
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
-        """Set the request's id to the id that the client sent, if that has the right form."""
+        """Replace the request's id by the header X-Request-Id of the client, if it has the format of a request id."""
         request_id = request.headers.get("x-request-id", "")
         if REQUEST_ID.fullmatch(request_id):
             request.id = request_id
@@ -174,8 +174,9 @@ class V1Application:
         return answer
 
     def _routes(self, depth: int, driver: CloudDriver, subpath: list[str]) -> dict[str, Callable[..., Answer]]:
-        """Return the handlers of a path by HTTP method; an empty dict for an unknown path. *depth*: the number of parts
-        below ``/v1``; *subpath*: the parts after kind and key."""
+        """Return the handlers of a URL path, by HTTP method; an empty dict for an unknown path. *depth*: the number of
+        path segments below ``/v1``. *subpath*: the segments after the resource type and the key, such as
+        ``["events"]``."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
         if depth == 2:
@@ -234,8 +235,9 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Ensure each of *items* (key, document, permissions) in an operation of its own, all in parallel (*dry*: as a
-        dry run). Return results and errors in the order of the items. Cancelling *parent* cancels these operations."""
+        """Ensure each of *items* (key, desired state, permissions) in a separate operation, in parallel. Return their
+        results or errors, in the order of *items*. *dry*: do dry runs. *parent*: the operation of the whole batch;
+        cancelling it cancels the others."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -260,8 +262,9 @@ class V1Application:
 
     def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
-        """Run *function* as an operation: return 200 with its result, or 202 with the operation when it takes longer
-        than *wait* seconds. *action*, *driver*, *key* and *subject* describe it. Raises the errors of *function*."""
+        """Run *function* as an operation. Return 200 with its result, or 202 with a description of the operation if it
+        takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* describe the
+        operation. Raises the errors of *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.wait_for_end(operation, wait):
@@ -273,8 +276,8 @@ class V1Application:
         return Answer({**operation.as_dict()["result"], "request_id": operation.request_id})
 
     def wait_for_end(self, operation: Operation, wait: float) -> bool:
-        """Wait at most *wait* seconds for the end of the operation, or 0.02 seconds if too many requests wait already.
-        Return whether the operation has ended."""
+        """Wait until the operation ends, at most *wait* seconds; at most 0.02 seconds if too many requests are waiting.
+        Return whether it has ended."""
         if not operation.wait(min(wait, 0.02)) and wait and self._waiting.acquire(blocking=False):
             try:
                 return operation.wait(wait)
@@ -316,8 +319,8 @@ class V1Application:
         return Answer(operation.as_dict())
 
     def _ask_for_operation(self, request: Request) -> Answer | None:
-        """Query the other processes on the same port for the operation in the path. Return the answer of the process
-        that has the operation; ``None`` if no process has it."""
+        """Ask the other API processes on the same port for the operation in the URL, and return the answer of the
+        process that knows it; ``None`` if none does."""
         seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
         waits = bool(seconds) and self._waiting.acquire(blocking=False)
         if seconds and not waits:

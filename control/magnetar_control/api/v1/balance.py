@@ -22,7 +22,8 @@ BALANCED, UNBALANCED = "balanced", "unbalanced"
 
 
 class Balances(CloudDriver):
-    """The resource driver of balances. Each cell has one."""
+    """The driver of the v1 API for balances: how the load of a cell's hosts is distributed, and the live migrations
+    that even it out. Each cell has one balance."""
 
     kind = Balance
     takes_id = False
@@ -31,8 +32,8 @@ class Balances(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the balances for GET /v1/balance?name=…&free_host=…: *name*, a cell's name, limits the list to this
-        cell; *free_host* requests the moves that free this host. Raises ``NotFound``."""
+        """Return the balances for GET /v1/balance. The filter *name* selects one cell; the filter *free_host* asks for
+        the moves that leave no server on this host. Raises ``NotFound``."""
         name, host = filters.pop("name", None), filters.pop("free_host", None)
         return [_balance(report) for report in report_balance(caller, name, host)]
 
@@ -43,13 +44,13 @@ class Balances(CloudDriver):
             return None
 
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. *key*: the cell's name or uuid."""
+        """Return the desired state *want* after a check. *key*: the cell's name or uuid. Raises ``InvalidField``."""
         return self.kind.check({"name": key, **want})
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: refuse to remove a balance, and do dry runs without the lock of the key, so
-        that they wait for no other request."""
+        """Override ``CloudDriver.ensure``: refuse to remove a balance. A dry run does not take the lock of the key, so
+        that it does not wait for other requests."""
         if want is None:
             report_balance.check_allowed(caller)
             raise InvalidField("kind", "balance is reported and made, and cannot be removed")
@@ -59,9 +60,9 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the moves to do as ``_moves``, and with the state that the cell has
-        after them: balanced if they even out the load, otherwise the state of *have*. Raises ``NotFound`` for an
-        unknown cell or host."""
+        """Return the desired state *want* with the servers to move as ``_moves``, and with the predicted ``state``:
+        balanced if the moves even out the load, otherwise the state of *have*. Raises ``NotFound`` for an unknown cell
+        or host."""
         if have is None:
             raise NotFound(f"There is no cell {want.get('name')!r}. GET /v1/cell shows the cells.", kind=self.kind.noun)
         host, limit = want.get("free_host"), want.get("max_moves")
@@ -71,18 +72,19 @@ class Balances(CloudDriver):
         return {**want, "name": have["name"], "state": BALANCED if evened else have["state"], "_moves": moves}
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield a step for each move."""
+        """Yield one step for each server that the request moves."""
         for move in (want or {}).get("_moves", ()):
             yield Step("move", f"move server {move.server.name} from {move.source} to {move.target}",
                        server=move.server.id)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *have* with the state and the moves that result from the change, for a dry run."""
+        """Return the current state *have* with the predicted state and the moves of the request, for a dry run."""
         return {**(have or {}), "state": want["state"], "moves": [_shown_move(move) for move in want["_moves"]]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Do the moves. Cancelling the operation begins no further move; the migration in progress continues. Raises
-        ``Conflict`` when a move fails."""
+        """Move the servers one after another, and stop after the first failure unless ``keep_going`` is in *want*. If
+        the operation is cancelled, the current migration continues, and no other begins. Raises ``Conflict`` if a
+        migration fails."""
         moves = want["_moves"]
         results: list[MoveResult] = []
 
@@ -98,7 +100,7 @@ class Balances(CloudDriver):
 
 
 def _balance(report: BalanceReport) -> Document:
-    """Return the document of a cell's balance for an answer."""
+    """Return the balance of a cell in the format of the v1 API."""
     plan = report.plan
     return {"id": report.cell.id, "name": report.cell.name, "state": UNBALANCED if plan.moves else BALANCED,
             "free_host": None, "max_moves": None, "keep_going": False,

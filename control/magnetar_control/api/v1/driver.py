@@ -34,8 +34,9 @@ ALL_PROJECTS = "all_projects"
 
 @contextmanager
 def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterator[None]:
-    """Hold the lock of the *key* of a *noun* in a *project* while the context is open. Other operations may run while
-    *operation* waits for the lock."""
+    """Lock the resource *key* in this context, so that parallel requests do not change it. *noun*: the resource type,
+    such as ``server``. *project*: the caller's project. *operation*: while it waits for the lock, other operations may
+    run."""
     with _LOCK:
         lock = _LOCKS.setdefault((noun, project, key), threading.Lock())
     if not lock.acquire(blocking=False):
@@ -48,15 +49,18 @@ def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterato
 
 
 def missing_host_error(want: Document, kind: str) -> NotFound:
-    """Return the error that the cloud has no host with the name in *want*, a document of *kind*."""
+    """Return the error that no host of the cloud has the name in *want*. *kind*: the resource type of the request, such
+    as ``host_fence``."""
     return NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings of its "
                     "cell's conductor.", kind=kind)
 
 
 class CloudDriver:
-    """The base class of resource drivers. In its methods, *want* is the requested document of a resource, and *have*
-    its current document. *kind*: the declaration of the resource type; *makeable*: whether its resources can be
-    created, changed and removed here."""
+    """The base class of the drivers of the v1 API: a driver lists, creates, changes and removes the resources of one
+    type. In its methods, *want* is the desired state that the request contains, and *have* is the current state.
+
+    *kind*: the class that declares the fields of the resource type. *makeable*: whether its resources can be created,
+    changed and removed with this API."""
 
     kind: type[Kind]
     makeable = True
@@ -76,13 +80,13 @@ class CloudDriver:
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return all resources that the caller may see, in the form of answers, plus keys for the driver only, which
-        begin with ``_``."""
+        """Return all resources that the caller may see, in the format of the v1 API. Keys that begin with ``_`` are for
+        internal use by the driver, and are not part of answers."""
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the resources for a list with *filters*. A driver that applies a filter itself removes it from
-        *filters*."""
+        """Return the resources for a list request. *filters*: query parameters by name. The caller applies the filters
+        again, except those that the driver removes from *filters* because it has applied them."""
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -94,8 +98,8 @@ class CloudDriver:
                                                          if resource.get("name") == key], key)
 
     def only(self, caller: Caller, resources: list[Document], name: str) -> Document | None:
-        """Return the only one of *resources*, all of which have the name *name*; ``None`` if there are none. Resources
-        of the caller's project take precedence. Raises ``Ambiguous``."""
+        """Return the only one of *resources*, which all have the name *name*; ``None`` if the list is empty. If there
+        are several, resources of the caller's project take precedence. Raises ``Ambiguous`` if several remain."""
         resources = [resource for resource in resources if resource.get("_owner") == caller.project] or resources
         if len(resources) > 1:
             raise Ambiguous(f"{len(resources)} {self.kind.plural} have the name {name!r}; use a uuid.",
@@ -103,7 +107,8 @@ class CloudDriver:
         return resources[0] if resources else None
 
     def one(self, caller: Caller, key: str) -> Document:
-        """Return the resource with the uuid or name *key*. Raises ``NotFound``, ``Ambiguous``."""
+        """Return the resource with the uuid or name *key*. Raises ``NotFound`` if there is none, and ``Ambiguous`` if
+        several have the name."""
         resource = self.find(caller, key)
         if resource is None:
             raise NotFound(f"There is no {self.kind.noun} {key!r} in this cloud that you may see.", kind=self.kind.noun,
@@ -111,18 +116,18 @@ class CloudDriver:
         return resource
 
     def public(self, resource: Document) -> Document:
-        """Return *resource* in the form of answers, without the keys that are for the driver only."""
+        """Return *resource* without the keys that are for internal use by the driver, as answers show it."""
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
     def comparable(self, resource: Document) -> Document:
-        """Return *resource*, an existing resource or a requested document, in the form in which differences are
-        shown."""
+        """Return *resource* (a current or desired state) in the form that is used to compute and show differences; by
+        default unchanged."""
         return resource
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check, with the name or uuid from *key*. Raises
-        ``InvalidField``, also for fields that only a single host can have."""
+        """Return the desired state *want* after a check, completed by the name or uuid in *key*, the last part of the
+        URL. Raises ``InvalidField``, also for fields that only the API of a single host has."""
         document = reconcile.checked_request(self.kind, key, want)
         for name, only in self.host_only.items():
             if name in document and document[name] != only:
@@ -130,9 +135,10 @@ class CloudDriver:
         return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If it does not
-        exist, raise ``InvalidField`` with the text *rule*, or a default; a dry run that may assume that an earlier task
-        creates the resource gets ``None`` instead."""
+        """Return the resource with the uuid or name *key*, which *field* of another resource refers to.
+
+        If it does not exist, raise ``InvalidField`` with the text *rule*, by default "there is no …". A dry run may
+        assume that an earlier Ansible task creates it; then return ``None``."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
@@ -140,38 +146,42 @@ class CloudDriver:
         return resource
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with its references resolved. *have*: the existing resource, if there is
-        one. Changes nothing. Raises the errors of an impossible request; a missing resource is no error in a dry run
-        that may assume that an earlier task creates it (``reconcile.refuse_missing``)."""
+        """Return the desired state *want* with its references resolved, such as names of other resources to uuids.
+        *have*: the current state, ``None`` for a new resource. Changes nothing.
+
+        Raises an error for an impossible request. A dry run may assume that an earlier Ansible task creates a missing
+        resource; then it is no error (see ``reconcile.refuse_missing``)."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that *want* can be created. *have*: the resource that *want* replaces, if there is one. Changes
-        nothing. Raises the errors of the service."""
+        """Check that the resource *want* can be created, without changing anything. *have*: the resource that *want*
+        replaces; ``None`` if it replaces none. Raises the errors that the creation would raise."""
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        """Check that *have* can be changed into *want*. Changes nothing. Raises the errors of the service."""
+        """Check that the resource *have* can be changed to *want*, without changing anything. Raises the errors that
+        the change would raise."""
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Wait until the creation of *have* is complete, and return *have*. A dry run, without *operation*, does not
-        wait. Raises ``Conflict``."""
+        """Wait until the creation of the resource *have* is complete, and return its current state. *operation*:
+        ``None`` in a dry run, which does not wait. Raises ``Conflict`` if the creation fails."""
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the steps that change *have* into *want* (``None``: absent), except the step that records the resource.
-        *have* also has the keys that the caller sets in addition: ``allow_reboot``, ``rebuild``. Pure."""
+        """Yield the steps that change the current state *have* (``None``: no such resource) to the desired state *want*
+        (``None``: remove it). *have* also contains permissions in the request, such as ``allow_reboot``. The step that
+        every change ends with, recording the resource, is not included. The function has no side effects."""
         if want is None:
             yield from self.removing
         elif have is None:
             yield from self.making
 
     def predicted_plan(self, caller: Caller, want: Document, have: Document) -> list[Step]:
-        """Return the plan of a change for a dry run. Unlike ``plan``, this may query other services."""
+        """Return the steps of a change for a dry run. Unlike ``plan``, this method may query other services."""
         return list(self.plan(want, have))
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the resource after the change, for a dry run; fields that only the service knows are missing. Raises
-        some errors of ``make``."""
+        """Return the state of the resource after the change, for a dry run. Fields that the service chooses, such as
+        addresses, may be missing. Raises some of the errors of ``make``."""
         if have is None:
             shown = {f.name for f in self.kind.fields if "show" in f.on}
             return {**{name: value for name, value in want.items() if name in shown}, **self.new}
@@ -181,19 +191,21 @@ class CloudDriver:
 
     # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
-        """Create the resource *want*. Return its uuid if it must be found by uuid afterwards, otherwise ``None``."""
+        """Create the resource *want*. Return its uuid if the caller must look it up by uuid after that; ``None`` if it
+        may do so by name."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update the fields *names* to their values in *want*."""
+        """Update those fields of the resource *have* that *names* lists, to their values in *want*."""
         raise NotImplementedError
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        its error; before that, create *have* again if resources of the kind have no content (``only_a_document``)."""
+        """Remove the resource *have*, create *want*, and return its uuid as ``make`` does. If the creation fails,
+        create *have* again if the driver is ``only_a_document`` (its resources have no content), and raise the error.
+        """
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -209,9 +221,9 @@ class CloudDriver:
     # Ensure
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Bring the resource *key* into the state *want* (``None``: absent), or only plan that (*dry_run*).
-        *permissions*: what the caller allows, such as ``allow_reboot``. Return the result with its steps and
-        differences."""
+        """Create, change or remove the resource *key* so that its state is *want* (``None``: removed). *permissions*:
+        options of the request, such as ``allow_reboot``. *dry_run*: only predict the change. Return the result: the
+        steps and the differences."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with lock_key(self.kind.noun, caller.project, key, operation):
@@ -224,8 +236,9 @@ class CloudDriver:
 
     def checked_removal(self, caller: Caller, have: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                         remove: Callable[[], Result]) -> Result:
-        """Return the result of *remove*, which removes the resource *have*. For a dry run the result has the revision
-        of *have*. Raises ``ChangedSince`` if *permissions* have another revision."""
+        """Call *remove*, which removes the resource *have*, and return its result. In a dry run, add the current
+        revision of *have* to the result. Raises ``ChangedSince`` if *permissions* contains another revision, because
+        the resource has changed since the client read it."""
         if have is None:
             return remove()
         revision = reconcile.revision_of(self.kind, self.comparable(have))
@@ -235,8 +248,8 @@ class CloudDriver:
         return result
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the resource *have*, unless *have* is ``None`` or this is a dry run, and return the result with its
-        steps."""
+        """Remove the resource *have*, unless it is ``None`` or this is a dry run. Return the result with the steps of
+        the removal."""
         if have is None:
             return Result([], [], None)
         if not dry_run:
@@ -246,7 +259,8 @@ class CloudDriver:
 
 
 class CloudChange(reconcile.Change):
-    """The change of one resource of a cloud to the requested document."""
+    """A request that creates or changes one resource of the cloud through its ``CloudDriver``, or predicts this in a
+    dry run."""
 
     def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
@@ -254,8 +268,8 @@ class CloudChange(reconcile.Change):
         self.driver, self.caller, self.operation = driver, caller, operation
 
     def run(self, have: Document | None) -> Result:
-        """Create or change the resource (*have*: its present state), and return the result. A dry run only plans the
-        change."""
+        """Create the resource, or change it if its current state *have* is not ``None``, and return the result. A dry
+        run only predicts the result."""
         if have is None:
             return self._make()
         self.check_id(str(have["id"]), have["name"])

@@ -16,13 +16,14 @@ SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 
 
 class CloudFlavors(CloudDriver):
-    """The resource driver of flavors. All projects see public flavors; only projects with access see a private one."""
+    """The driver of the v1 API for flavors. All projects see public flavors; a private flavor is visible to the
+    projects that have access to it."""
 
     kind = Flavor
     only_a_document = True
 
     def every(self, caller: Caller) -> list[Document]:
-        """Return all flavors that the caller may see; administrators see the private ones too."""
+        """Return the flavors that the caller may see. Administrators see private flavors of all projects too."""
         specs = caller.allows(f"{flavor_extra_specs.RULE}index")
         return [{"id": row.id, "name": row.name, "description": row.description or "",
                  **{name: getattr(row, name) for name in SIZES},
@@ -30,8 +31,8 @@ class CloudFlavors(CloudDriver):
                 for row in flavors.list_flavors(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* after a check of its extra specs, which are set only after the flavor is
-        created. A new flavor is public by default. Raises ``InvalidField``."""
+        """Return the desired state *want* after a check of its extra specs, because they are set after the flavor is
+        created, when an error would come too late. A new flavor is public by default. Raises ``InvalidField``."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check_extra_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return {**want, "is_public": want.get("is_public") is not False}
@@ -55,5 +56,5 @@ class CloudFlavors(CloudDriver):
                 flavor_extra_specs.create_extra_specs(caller, have["id"], want["extra_specs"])
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the flavor. Servers keep their sizes."""
+        """Delete the flavor. Servers with this flavor keep their CPUs, memory and disks."""
         flavors.delete_flavor(caller, have["id"])

@@ -22,8 +22,8 @@ FLAVORS = CloudFlavors()
 
 
 def split_access_key(key: str, placeholder: str) -> tuple[str, str]:
-    """Return both parts of *key*, PROJECT:THING; PROJECT may be empty. *placeholder*: the word for THING in the
-    error, such as FLAVOR. Raises ``InvalidField`` for any other key."""
+    """Split *key*, PROJECT:NAME, and return both parts; PROJECT may be empty. *placeholder*: the word for NAME in the
+    error, such as FLAVOR. Raises ``InvalidField`` for another format."""
     project, colon, name = key.partition(":")
     if not colon or not name:
         raise InvalidField("key", f"must be PROJECT:{placeholder}, or a uuid", key[:80])
@@ -31,7 +31,8 @@ def split_access_key(key: str, placeholder: str) -> tuple[str, str]:
 
 
 class FlavorAccesses(CloudDriver):
-    """The resource driver of flavor accesses, for administrators. An access cannot change."""
+    """The driver of the v1 API for flavor accesses, which allow a project to use a private flavor. For administrators.
+    An access is created or removed, never changed."""
 
     kind = FlavorAccess
     takes_id, only_a_document = False, True
@@ -46,7 +47,7 @@ class FlavorAccesses(CloudDriver):
         return self.kind.check({"project": project, "flavor": flavor, **want}, partial=True)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the access with the uuid *key*, or of the project and flavor in *key*; ``None`` if there is none."""
+        """Return the flavor access with the key *key*, either a uuid or PROJECT:FLAVOR; ``None`` if there is none."""
         accesses = self.every(caller)
         if is_uuid_key(key):
             return next((access for access in accesses if access["id"] == key.lower()), None)
@@ -56,8 +57,8 @@ class FlavorAccesses(CloudDriver):
                      and flavor in (access["flavor"], access["flavor_id"])), None)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the name of the flavor and the id of the project. Raises
-        ``InvalidField`` for a flavor that is public or does not exist, and for an unknown project."""
+        """Return the desired state *want* with the name of the flavor and the id of the project. Raises
+        ``InvalidField`` if the flavor is public, or the flavor or project does not exist."""
         flavor = FLAVORS.referred(caller, str(want["flavor"]), "flavor")
         if flavor is not None and flavor["is_public"]:
             raise InvalidField("flavor", "must be one that is not public: all projects may use this one",

@@ -23,8 +23,8 @@ EVERY = 100000
 
 
 class Aggregates(CloudDriver):
-    """The resource driver of aggregates, for administrators. A change is several calls of the Compute API; if one
-    fails, the same request again completes the change."""
+    """The driver of the v1 API for host aggregates, for administrators. A change needs several calls of the Compute
+    API; if one fails, a repetition of the request completes the change."""
 
     kind = HostAggregate
     takes_id = False
@@ -37,7 +37,7 @@ class Aggregates(CloudDriver):
                 for row in aggregates.list_aggregates(caller)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with sorted hosts. Raises ``InvalidField`` for invalid metadata and
+        """Return the desired state *want* with its hosts sorted. Raises ``InvalidField`` for invalid metadata and
         unknown hosts."""
         if ZONE in want["metadata"]:
             raise InvalidField(f"metadata.{ZONE}", "has an option of its own, availability_zone")
@@ -63,7 +63,8 @@ class Aggregates(CloudDriver):
         self._settle(caller, have["_row"], want)
 
     def _settle(self, caller: Caller, row: Aggregate, want: Document) -> None:
-        """Change the aggregate *row* to *want*: remove hosts, then set name, zone and metadata, then add hosts."""
+        """Change the aggregate *row* to the desired state *want*: first remove hosts, then set name, zone and metadata,
+        then add hosts."""
         for host in sorted({*row.hosts} - {*want["hosts"]}):
             aggregates.remove_host_from_aggregate(caller, row.id, host)
         named = {name: value for name, value in (("name", want["name"]), (ZONE, want["availability_zone"]))
@@ -85,7 +86,7 @@ class Aggregates(CloudDriver):
 
 
 class ServerGroups(CloudDriver):
-    """The resource driver of the project's server groups. They are created and removed, never changed."""
+    """The driver of the v1 API for the project's server groups. A server group is created or removed, never changed."""
 
     kind = ServerGroup
     takes_id = False
@@ -109,5 +110,5 @@ class ServerGroups(CloudDriver):
         return str(made.row.id)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the group. Its servers stay, without a group."""
+        """Delete the server group. Its servers continue to run, without a group."""
         server_groups.delete_server_group(caller, str(have["id"]))

@@ -25,7 +25,8 @@ POLL = 0.2
 
 
 class HostFences(CloudDriver):
-    """The resource driver of host fences. Each host has one; lists show the hosts that were ever fenced."""
+    """The driver of the v1 API for host fences, which isolate a failed host, for example by power-off. Each host has
+    one fence; lists show only hosts that were fenced at some time."""
 
     kind = HostFence
 
@@ -39,26 +40,27 @@ class HostFences(CloudDriver):
             return None
 
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. *key*: the host's name."""
+        """Return the desired state *want* after a check. *key*: the name of the host. Raises ``InvalidField``."""
         return self.kind.check({"name": key, **want})
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the name of the host. A host whose fencing has failed is not
-        fenced: a request to unfence it changes nothing. Raises ``NotFound`` for an unknown host."""
+        """Return the desired state *want* with the name of the host. If the last fencing has failed and left the host
+        in use, a request to unfence it changes nothing: then the returned state is the current one. Raises ``NotFound``
+        for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]
         return {**want, "name": have["name"], "state": have["state"] if usable else want["state"]}
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the step that fences or unfences the host."""
+        """Yield the step that fences or unfences the host; no step if its state does not change."""
         if want is not None and have is not None and want["state"] != have["state"]:
             verb = "fence" if want["state"] == FENCED else "unfence"
             yield Step(verb, f"{verb} host {have['name']}")
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Request the fencing or unfencing from the conductors, and wait until it is done. Cancelling the operation
-        only ends the wait."""
+        """Ask the conductors to fence or unfence the host, and wait until they have done it. Cancelling the operation
+        ends only the wait."""
         request = host_fences.request_host_fence(caller, have["name"], fence=want["state"] == FENCED,
                                                  confirmed=bool(want.get("confirmed")))
         with operation.waiting():
@@ -67,7 +69,7 @@ class HostFences(CloudDriver):
                 time.sleep(POLL)
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Unfence the host, unless this is a dry run, and return the result with its steps."""
+        """Unfence the host, unless this is a dry run. Return the result with the steps."""
         if have is None:
             return Result([], [], None)
         want = self.complete(caller, {"state": UNFENCED}, have)
@@ -79,7 +81,7 @@ class HostFences(CloudDriver):
 
 
 def _fence(report: HostFenceReport) -> Document:
-    """Return the document of a host's fence for an answer."""
+    """Return the fence of a host in the format of the v1 API."""
     row: Any = report.fencing
     columns = ("requested_at", "confirmed_at", "ended_at")
     return {"id": report.host.id, "name": report.host.name, "state": row.state if row else UNFENCED,

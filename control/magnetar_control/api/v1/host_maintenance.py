@@ -26,7 +26,8 @@ MAINTENANCE, ENABLED = "maintenance", "enabled"
 
 
 class HostMaintenances(CloudDriver):
-    """The resource driver of host maintenances. Each host has one; lists show the hosts that are drained."""
+    """The driver of the v1 API for host maintenance: it drains a host, that is, disables it and moves its servers away.
+    Each host has one maintenance object; lists show only the hosts that are drained."""
 
     kind = HostMaintenance
 
@@ -41,24 +42,24 @@ class HostMaintenances(CloudDriver):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure`` without its lock: a request may wait for hours for a drain, which another
-        request must be able to end."""
+        """Override ``CloudDriver.ensure``: do not lock the key, because a request may wait for hours until the host is
+        drained, and another request must be able to end the drain."""
         have = self.find(caller, key)
         if want is None:
             return self.removal(caller, have, dry_run, operation)
         return CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
 
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. *key*: the host's name. Raises ``InvalidField``, also for
-        a reason of an enabled host."""
+        """Return the desired state *want* after a check. *key*: the name of the host. Raises ``InvalidField``, also for
+        a ``reason`` together with the state enabled."""
         checked = self.kind.check({"name": key, **want})
         if checked["state"] == ENABLED and checked.get("reason") is not None:
             raise InvalidField("reason", "goes with state maintenance")
         return checked
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the moves of servers that a drain would make. Raises ``NotFound``
-        for an unknown host."""
+        """Return the desired state *want* with the servers that the drain would move as ``_planned``. Raises
+        ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         if want["state"] == ENABLED:
@@ -67,7 +68,8 @@ class HostMaintenances(CloudDriver):
                 "_planned": drains.plan_drain(caller, have["name"])}
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield a step for the compute service, and one for each server that moves."""
+        """Yield the step that disables or enables the compute service, then a step for each server that the drain
+        moves."""
         if want is None or have is None:
             return
         if want["state"] != have["state"]:
@@ -85,8 +87,8 @@ class HostMaintenances(CloudDriver):
                 "stays": [_render_drained_server(server) for server in want["_planned"] if server.state == STAYS]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """End the drain if *want* has the state enabled; otherwise begin the drain, and wait until it is complete.
-        Cancelling the operation only ends the wait."""
+        """End the drain if the state in *want* is enabled; otherwise begin it, and wait until it is complete.
+        Cancelling the operation ends only the wait, not the drain."""
         name = have["name"]
         if want["state"] == ENABLED:
             drains.end_drain(caller, name)
@@ -101,12 +103,12 @@ class HostMaintenances(CloudDriver):
                 time.sleep(POLL)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """End the drain, and enable the host."""
+        """End the drain of the host, and enable the host for new servers."""
         drains.end_drain(caller, have["name"])
 
 
 def _maintenance(report: DrainReport) -> Document:
-    """Return the document of a host's drain for an answer."""
+    """Return the maintenance of a host, with the progress of its drain, in the format of the v1 API."""
     drain, host = report.drain, report.host
     drained = drain is not None and drain.state != ENDING
     servers = {field: [_render_drained_server(server) for server in report.in_state(state)] for field, state in (
@@ -119,5 +121,6 @@ def _maintenance(report: DrainReport) -> Document:
 
 
 def _render_drained_server(server: ServerOfDrain) -> Document:
-    """Return the document of a server in a drain, without the fields that have no value."""
+    """Return *server*, a server of a drained host, in the format of the v1 API: without its state, and without empty
+    fields."""
     return {name: value for name, value in server._asdict().items() if value and name != "state"}

@@ -31,7 +31,7 @@ OCTETS = "application/octet-stream"
 
 
 def render_image(image: Mapping[str, Any]) -> Document:
-    """Return the service's image in the form of the kind."""
+    """Return *image*, in the format of Glance, as an image in the format of the v1 API."""
     properties = image["properties"]
     checksum = properties.get(CHECKSUM) or (f"sha512:{image['os_hash_value']}" if image.get("os_hash_value") else None)
     return {"id": image["id"], "name": image["name"] or "", "description": properties.get(DESCRIPTION) or "",
@@ -47,8 +47,8 @@ def render_image(image: Mapping[str, Any]) -> Document:
 
 
 class CloudImages(CloudDriver):
-    """The resource driver of images. A name refers to the project's own image first, then to images of others with the
-    same name."""
+    """The driver of the v1 API for images. A name refers to an image of the caller's project, if there is one;
+    otherwise to an image of another project."""
 
     kind = Image
     host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
@@ -59,7 +59,8 @@ class CloudImages(CloudDriver):
             "data": {"PUT": self.upload, "GET": self.download}}
 
     def every(self, caller: Caller, name: str | None = None) -> list[Document]:
-        """Return the images to which a name can refer; only those with the name *name*, if it is not ``None``."""
+        """Return the images that the caller can refer to by name. *name*: only the images with this name; ``None``:
+        all."""
         images = map(render_image, caller.cloud.services.image.list(caller.context, name))
         return [image for image in images if _may_use(caller, image, ("public",))]
 
@@ -71,15 +72,15 @@ class CloudImages(CloudDriver):
         return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the step that removes the content of an image, if the image is removed; otherwise nothing. Images are
-        created without content."""
+        """Yield the step that removes the content of an image if the image is removed; otherwise no step, because
+        images are created without content."""
         if want is None and have and have["status"] == "active":
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* without its source, with the size as ``_size``. Raises ``InvalidField``
-        for a source other than an upload. A sha512 checksum that equals Glance's hash of the content is replaced by the
-        recorded checksum."""
+        """Return the desired state *want* without its source, and with the size as ``_size``. A sha512 checksum that
+        equals Glance's hash of the content is replaced by the stored checksum. Raises ``InvalidField`` for a source
+        other than an upload."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -96,8 +97,8 @@ class CloudImages(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may create images, and that the quota has room for the image. *have*: the image that
-        *want* replaces, whose size becomes free."""
+        """Check that the caller may create images, and that the quota suffices for the image. *have*: the image that
+        *want* replaces, whose size does not count; ``None`` if there is none."""
         check_image_writer(caller.context)
         freed = (have or {}).get("size") or 0
         caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)
@@ -111,8 +112,8 @@ class CloudImages(CloudDriver):
             properties={**want["properties"], **{name: value for name, value in own_properties.items() if value}})
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update fields and properties; remove the image's properties that are not in *want*. While the image has no
-        content, its format and checksum may change too."""
+        """Update the fields *names* of the image, and remove its properties that *want* does not contain. The format
+        and the checksum can be changed only while the image has no content."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
@@ -139,8 +140,8 @@ class CloudImages(CloudDriver):
     # Content
 
     def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
-        """Store the uploaded content of the image *key*, and return the result. The content's digest must match the
-        image's checksum."""
+        """Store the request body as the content of the image *key*, and return the result. Raises ``InvalidRequest`` if
+        the digest of the content differs from the image's checksum."""
         have = self.one(caller, key)
         check_image_owner(caller.context, {"owner": have["_owner"]})
         with request.upload() as pieces:
@@ -168,9 +169,10 @@ class CloudImages(CloudDriver):
 
     def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
-        """Yield the content, *first* and *remaining*. At its end, compare the digest with the image's checksum, and
-        raise ``InvalidRequest`` if they differ. Store the checksum (``said``) and the computed digest (``found``) in
-        *digest*. From the first piece on, the image is ``saving``, so its checksum cannot change."""
+        """Yield *first* and the pieces *remaining*, the content of the image *have*, and compute its digest. After the
+        last piece, store the image's checksum (``said``) and the digest (``found``) in *digest*; raise
+        ``InvalidRequest`` if they differ. The image has the status ``saving`` from the first piece on, so its checksum
+        cannot change meanwhile."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         hasher = hashlib.new(algorithm)
@@ -191,19 +193,20 @@ class CloudImages(CloudDriver):
 
 
 def _may_use(caller: Caller, image: Document, open_visibilities: Collection[str]) -> bool:
-    """Return whether the caller may use *image*, which the caller can see. Administrators see the images of all
-    projects, but use only those of their own project and those with a visibility in *open_visibilities*. This includes
-    community only if the request names the image by uuid, because any project may give its image any name."""
+    """Return whether the caller may use *image*, one of the images that the caller can see. Administrators can see the
+    images of all projects; they may use those of their own project and those with a visibility in *open_visibilities*.
+    Other callers may use all that they see. *open_visibilities* contains community only for an image that the request
+    names by uuid, because any project can publish a community image with any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open_visibilities or not caller.context.is_admin
 
 
 def container_of(format: str | None) -> str:
-    """Return Glance's container_format for content of the disk format *format*."""
+    """Return Glance's container_format for the disk format *format*."""
     return format if format in BOOT else "bare"
 
 
 def read_image_head(pieces: Iterator[bytes]) -> bytes:
-    """Read *pieces* until there are enough bytes to detect the image's format, and return these bytes; fewer if the
+    """Read as many of *pieces* as are needed to detect the image's format, and return their bytes; fewer bytes if the
     content is shorter."""
     head = bytearray()
     while len(head) < HEAD and (piece := next(pieces, b"")):

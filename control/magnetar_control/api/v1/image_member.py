@@ -24,8 +24,8 @@ IMAGES = CloudImages()
 
 
 class ImageMembers(CloudDriver):
-    """The resource driver of image members. The owner of an image adds and removes member projects; each member project
-    accepts or rejects the image."""
+    """The driver of the v1 API for image members (projects that share an image). The owner of the image adds and
+    removes members; each member project accepts or rejects the image."""
 
     kind = ImageMember
     takes_id = False
@@ -38,8 +38,8 @@ class ImageMembers(CloudDriver):
         return self.kind.check({**({"project": project} if project else {}), "image": image, **want}, partial=True)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the member with the key PROJECT:IMAGE, where an empty PROJECT is the caller's project; ``None`` if
-        there is none."""
+        """Return the image member with the key PROJECT:IMAGE; an empty PROJECT means the caller's project. Return
+        ``None`` if there is none."""
         project, key = split_access_key(key, "IMAGE")
         image = self._image(caller, key)
         if image is None:
@@ -50,8 +50,8 @@ class ImageMembers(CloudDriver):
             return None
 
     def _image(self, caller: Caller, key: str) -> str | None:
-        """Return the uuid of the image *key*, a uuid or name. A project that has not accepted an image finds it only by
-        uuid."""
+        """Return the uuid of the image with the uuid or name *key*; ``None`` if there is none. An image that another
+        project shares, and the caller's project has not accepted, is found only by uuid."""
         if is_uuid_key(key):
             image = caller.cloud.services.image.show(caller.context, key.lower())
         else:
@@ -59,8 +59,8 @@ class ImageMembers(CloudDriver):
         return str(image["id"]) if image else None
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the uuid of the image, the id of the project, and the status, by
-        default that of *have*. Raises ``InvalidField`` for an unknown image or project."""
+        """Return the desired state *want* with the uuid of the image, the id of the project, and the status; by
+        default, the status of *have*. Raises ``InvalidField`` for an unknown image or project."""
         image = self._image(caller, str(want["image"]))
         if image is None and is_uuid_key(str(want["image"])):
             raise InvalidField("image", "must be one that you may see", want["image"])
@@ -72,8 +72,8 @@ class ImageMembers(CloudDriver):
                 "status": want.get("status") or (have["status"] if have else "pending")}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may set the status in *want*: only the member project and administrators may accept or
-        reject an image. Raises ``Forbidden``."""
+        """Raise ``Forbidden`` unless the caller may set the status in *want*: only the member project and
+        administrators may accept or reject an image."""
         context = caller.context
         if want["status"] != "pending" and not context.is_admin and want["project"] != context.project_id:
             raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
@@ -92,7 +92,8 @@ class ImageMembers(CloudDriver):
         _members(caller).answer(caller.context, have["image"], have["project"], want["status"])
 
     def one(self, caller: Caller, key: str) -> Document:
-        """Override ``CloudDriver.one``: *key* may also be a member's uuid."""
+        """Override ``CloudDriver.one``: return the image member with the key PROJECT:IMAGE or the uuid *key*. Raises
+        ``NotFound``."""
         if is_uuid_key(key):
             member = next((member for member in self.every(caller) if member["id"] == key.lower()), None)
             if member is not None:
@@ -105,7 +106,8 @@ class ImageMembers(CloudDriver):
 
 
 def _members(caller: Caller) -> Any:
-    """Return the store of members. Raises ``InvalidRequest`` for a cloud with a remote image service."""
+    """Return the store of image members in the embedded image service. Raises ``InvalidRequest`` for a cloud with a
+    remote image service."""
     members = getattr(caller.cloud.services.image, "members", None)
     if members is None:
         raise InvalidRequest("The cloud has an image service of its own. Share images there, with `openstack image add "

@@ -17,7 +17,8 @@ from .driver import CloudDriver
 
 
 class Incidents(CloudDriver):
-    """The resource driver of incidents. The name of a host, used as a key, refers to the last incident of that host."""
+    """The driver of the v1 API for incidents: failures of a host or of a whole cell, with the evacuation of the
+    servers. If the key is a host's name, it refers to the last incident of that host."""
 
     kind, makeable = Incident, False
 
@@ -34,7 +35,7 @@ class Incidents(CloudDriver):
 
 
 def incident_document(report: IncidentReport) -> Document:
-    """Return the document of an incident for an answer."""
+    """Return the incident in *report* in the format of the v1 API."""
     incident = report.incident
     return {"id": incident.id, "name": report.name, "host": incident.host, "cell": report.cell, "state": incident.state,
             "message": incident.message, **{name: agent_timestamp(getattr(incident, name)) for name in (

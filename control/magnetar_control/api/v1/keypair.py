@@ -27,8 +27,8 @@ def _sha256(public: str) -> str:
 
 
 class CloudKeypairs(CloudDriver):
-    """The resource driver of keypairs. Nova's keypairs have no uuid; the uuid shown here is derived from user and
-    name."""
+    """The driver of the v1 API for keypairs. Nova's keypairs have no uuid; here the uuid is derived from the user and
+    the name."""
 
     kind = Keypair
     takes_id, only_a_document = False, True
@@ -40,8 +40,7 @@ class CloudKeypairs(CloudDriver):
                  "fingerprint_md5": row.fingerprint} for row in keypairs.list_keypairs(caller) if row.type == "ssh"]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want*. Raises ``InvalidField`` for an invalid public key, before anything is
-        changed."""
+        """Return the desired state *want*. Raises ``InvalidField`` for an invalid public key."""
         if have is None or want["public_key"] != have["public_key"]:
             keypairs.check_public_key("ssh", want["public_key"])
         return want
@@ -53,5 +52,5 @@ class CloudKeypairs(CloudDriver):
         raise Conflict("A key pair of a cloud cannot be renamed: make another one.", fields=names)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the keypair. Servers keep the key."""
+        """Delete the keypair. Existing servers still contain the public key."""
         keypairs.delete_keypair(caller, have["name"])

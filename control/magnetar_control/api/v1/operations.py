@@ -48,7 +48,8 @@ FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: 
 
 
 def error_of(error: Exception, request_id: str) -> MagnetarError:
-    """Return the core's error for *error*. Log an unexpected error with *request_id*, which the message names."""
+    """Return the error for the client that corresponds to *error*. An unexpected error is logged with *request_id*, and
+    the message for the client contains this id."""
     if isinstance(error, MagnetarError):
         return error
     if isinstance(error, Fault):
@@ -70,7 +71,8 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
 
 
 class ProjectOperation(Operation):
-    """An operation in the cloud of one project, for one user's request."""
+    """An operation: the execution of one request of the v1 API, which may continue after the request. It belongs to the
+    project and the user of the request."""
 
     def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
         context, self._timeout = caller.context, caller.settings.cell_timeout
@@ -81,8 +83,8 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the operation as waiting while the context is open, so that other operations may run. Nested contexts
-        have no further effect."""
+        """Mark the operation as waiting in this context, so that another operation may run in its place. A nested
+        context has no further effect."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():
@@ -106,14 +108,15 @@ class ProjectOperation(Operation):
 
 
 def may_see(caller: Caller, operation: Operation) -> bool:
-    """Return whether the caller may see the operation: it is of the caller's project, and if its result has a secret,
-    the caller has requested it."""
+    """Return whether the caller may see the operation: it belongs to the caller's project, and if its result contains a
+    secret, also to the caller's user."""
     mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id
     return operation.project == caller.project and (mine or not operation.private)
 
 
 def check_may_cancel(caller: Caller, operation: Operation) -> None:
-    """Raise ``Forbidden`` for a caller who may only read, unless the operation is the caller's own."""
+    """Raise ``Forbidden`` if the caller may not cancel the operation: another user has requested it, and the caller has
+    only read permission in the project."""
     mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id
     if not mine and not caller.context.is_writer:
         raise Forbidden(f"You are not authorized to cancel operation {operation.id}: {operation.caller} asked for it, "
@@ -121,10 +124,11 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 
 
 class ProjectOperations(Operations):
-    """The operations of all projects.
+    """The operations of all projects, with queues and a scheduler that is fair to projects.
 
-    *workers* operations run in parallel, at most *share* of one project. Further operations wait in a queue of their
-    project, which holds at most *queued*. While an operation waits for servers or volumes, another one may run.
+    At most *workers* operations run in parallel, and at most *share* of them belong to one project. Further operations
+    wait in a queue of their project, which has at most *queued* entries. While an operation waits for servers or
+    volumes, another one may run.
     """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
@@ -138,8 +142,8 @@ class ProjectOperations(Operations):
         self._turns = threading.Lock()
 
     def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
-        """Override ``Operations.begin``: begin the operation, or put it into its project's queue. Raises
-        ``TooManyRequests`` if too many operations of the project wait."""
+        """Override ``Operations.begin``: start the operation, or put it into the queue of its project, and return it.
+        Raises ``TooManyRequests`` if too many operations of the project are waiting."""
         with self._turns:
             waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
         if waiting >= self._most:
@@ -151,7 +155,7 @@ class ProjectOperations(Operations):
         return super().begin(operation, function, stream)
 
     def stop(self, operation: Operation) -> None:
-        """Cancel the operation. If it has not begun, it ends immediately."""
+        """Cancel the operation. An operation in the queue ends immediately."""
         operation.cancel()
         with self._turns:
             queue = self._queues.get(operation.project, deque())
@@ -167,8 +171,8 @@ class ProjectOperations(Operations):
         self._next()
 
     def _next(self) -> None:
-        """Begin or continue waiting operations while workers are free. Projects with the fewest running operations come
-        first."""
+        """Start or continue waiting operations while there are free workers. Projects with the fewest running
+        operations take precedence."""
         with self._turns:
             while self._free and (may := [name for name in {*self._back, *self._queues} if self._may(name)]):
                 project = min(may, key=self._busy.__getitem__)
@@ -184,7 +188,7 @@ class ProjectOperations(Operations):
                     self._begun(project, work)
 
     def _may(self, project: str | None) -> bool:
-        """Return whether another operation of the project may begin or continue now."""
+        """Return whether the limits allow that another operation of the project starts or continues now."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 
@@ -203,8 +207,8 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _giving_way(self, project: str | None) -> Iterator[None]:
-        """Let another operation run instead of one of *project* while the context is open; at the end, wait until the
-        operation may continue."""
+        """Release the worker of an operation of *project* in this context, so that another operation can run. At the
+        end, wait until a worker is free again."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1

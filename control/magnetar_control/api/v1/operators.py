@@ -56,7 +56,8 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class ComputeServices(CloudDriver):
-    """The resource driver of compute services. Each host has one, so none is created or deleted here."""
+    """The driver of the v1 API for compute services. Each host has one, which is enabled, disabled or removed with this
+    API, but not created."""
 
     kind = ComputeService
 
@@ -64,12 +65,13 @@ class ComputeServices(CloudDriver):
         return [_service(service) for service in services.list_services(caller, binary=COMPUTE)]
 
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. *key*: the host's name or the service's uuid."""
+        """Return the desired state *want* after a check. *key*: the host's name or the service's uuid. Raises
+        ``InvalidField``."""
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want*, without a disabled_reason if the service is enabled. Raises
-        ``InvalidField`` for a new reason of an enabled service, ``NotFound`` for an unknown host."""
+        """Return the desired state *want*, without a disabled_reason if the service is enabled. Raises ``InvalidField``
+        for a new disabled_reason of an enabled service, and ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, "compute_service")
         if want["status"] == "enabled":
@@ -87,13 +89,13 @@ class ComputeServices(CloudDriver):
         services.update_service(caller, str(have["id"]), **changes)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Remove a host without servers from the cloud."""
+        """Remove the host of the compute service from the cloud. The host must have no servers."""
         services.delete_service(caller, str(have["id"]))
 
 
 def _service(service: Service) -> Document:
-    """Return the document of *service* for an answer; if its cell does not respond, only with name, binary and the
-    status UNKNOWN."""
+    """Return the compute service *service* in the format of the v1 API. If its cell does not respond, the fields are
+    ``None``, except name, binary and the status UNKNOWN."""
     shown = {"id": service.id, "status": "disabled" if service.disabled else "enabled",
              "disabled_reason": service.disabled_reason,
              "forced_down": service.forced_down, "state": "up" if service.up else "down", "zone": service.zone,
@@ -103,7 +105,8 @@ def _service(service: Service) -> Document:
 
 
 class Reported(CloudDriver):
-    """The resource driver of read-only kinds, whose resources a function *report* returns for a caller."""
+    """A driver of the v1 API for a read-only resource type. *kind*: the class that declares its fields. *report*: a
+    function that returns the resources for a caller."""
 
     makeable = False
 
@@ -115,7 +118,8 @@ class Reported(CloudDriver):
 
 
 def _hypervisors(caller: Caller) -> list[Document]:
-    """Return the hosts with resources, usage and limits, from the scheduler's data; for administrators."""
+    """Return the hosts with their resources, usage and limits, as the scheduler sees them. Only administrators may call
+    it."""
     rows, views = hypervisors.list_host_rows(caller), caller.cloud.hosts.all(fresh=True)
     cell_names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     documents = []
@@ -131,20 +135,21 @@ def _hypervisors(caller: Caller) -> list[Document]:
 
 
 def _hosts(caller: Caller) -> list[Document]:
-    """Return the host facts that the agents report; for administrators."""
+    """Return the facts about each host that its agent reports, such as CPU model and libvirt version. Only
+    administrators may call it."""
     return [{**row.info, "name": row.name} for row in hypervisors.list_host_rows(caller)]
 
 
 def _limits(caller: Caller) -> list[Document]:
-    """Return the limits of the caller's project."""
+    """Return a list with one item: the quota limits of the caller's project, and its usage of some of them."""
     most, used = quotas.show_quota_limits(caller)
     return [{"name": caller.context.project_name or caller.project, **{name: most[name] for name in MOST},
              **{f"{name}_used": used[name] for name in USED}}]
 
 
 def _migrations(caller: Caller) -> list[Document]:
-    """Return the newest migrations, each with its source host as ``host`` and its target as ``peer``. The names of
-    hosts are empty for callers who may not read them."""
+    """Return the newest migrations, each with its source host as ``host`` and its target host as ``peer``. Both are
+    empty for callers who may not see hosts."""
     rows, _more = migrations.list_migrations(caller, {}, limit=MIGRATIONS)
     names = migrations.names_of_servers(caller, rows)
     hosts = caller.allows(migrations.HOSTS_OF_ALL)
@@ -158,7 +163,7 @@ def _migrations(caller: Caller) -> list[Document]:
 
 
 def _availability_zones(caller: Caller) -> list[Document]:
-    """Return the zones that servers may request, for administrators with their hosts."""
+    """Return the availability zones that servers can request. Administrators also see the hosts in each zone."""
     where: dict[str, list[str]] = {}
     if caller.is_admin:
         for host in caller.cloud.hosts.all().values():
@@ -168,13 +173,13 @@ def _availability_zones(caller: Caller) -> list[Document]:
 
 
 class Cells(CloudDriver):
-    """The resource driver of cells, for administrators."""
+    """The driver of the v1 API for cells. Only administrators may use it."""
 
     kind = Cell
     takes_id = False
 
     def every(self, caller: Caller) -> list[Document]:
-        """Return all cells except cell0."""
+        """Return all cells except cell0, in the format of the v1 API."""
         return [{"id": cell.id, "name": cell.name, "disabled": cell.disabled,
                  "database": _public_database_url(cell.database_url),
                  "hosts": count, "_url": cell.database_url} for cell, count in cells.list_cells(caller)]
@@ -183,8 +188,8 @@ class Cells(CloudDriver):
         return self.kind.check({"name": key, **want}, partial=True)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want*, without the database URL if it does not change. Warn about a new URL of
-        an existing cell."""
+        """Return the desired state *want*, without database_url if it does not change. Add a warning to the answer if
+        an existing cell gets a new database."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
         if have:
@@ -200,7 +205,7 @@ class Cells(CloudDriver):
         cells.update_cell(caller, have["name"], **{n: want[n] for n in ("database_url", "disabled") if n in names})
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Delete the row of the cell; its database stays."""
+        """Remove the cell from the API database. The database of the cell is not changed."""
         cells.delete_cell(caller, have["name"])
 
 
@@ -210,17 +215,18 @@ def _public_database_url(url: str) -> str:
 
 
 class InstanceActions(CloudDriver):
-    """The resource driver of instance actions. A list request must name a server."""
+    """The driver of the v1 API for instance actions (the history of actions on a server). A list request must name a
+    server."""
 
     kind, makeable = InstanceAction, False
 
     def every(self, caller: Caller) -> list[Document]:
-        """Raise ``InvalidField``: there is no list of the actions of all servers."""
+        """Raise ``InvalidField``: a list of the actions of all servers is not supported."""
         raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the actions of one server, for GET /v1/instance_action?server=…. The server is given by name or uuid,
-        a deleted one by uuid."""
+        """Return the actions of one server: GET /v1/instance_action?server=…. An existing server is named by name or
+        uuid, a deleted server by uuid."""
         server = filters.pop("server", None)
         if not server:
             return self.every(caller)
@@ -239,17 +245,17 @@ def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
 
 
 class ServerTopologies(CloudDriver):
-    """The resource driver of server topologies. A request must name a server: in the filter of a list, or in the
-    path."""
+    """The driver of the v1 API for NUMA topologies of servers. A request must name a server, either in the filter of a
+    list or in the URL path."""
 
     kind, makeable = ServerTopology, False
 
     def every(self, caller: Caller) -> list[Document]:
-        """Raise ``InvalidField``: there is no list of the topologies of all servers."""
+        """Raise ``InvalidField``: a list of the topologies of all servers is not supported."""
         raise InvalidField("server", "is required: the server, by name or uuid, whose topology is wanted")
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the topology of one server for GET /v1/server_topology?server=… (a name or uuid)."""
+        """Return a list with the NUMA topology of one server: GET /v1/server_topology?server=… (a name or uuid)."""
         server = filters.pop("server", None)
         return [self.find(caller, server)] if server else self.every(caller)
 
@@ -259,7 +265,9 @@ class ServerTopologies(CloudDriver):
 
 
 class Capacities(CloudDriver):
-    """The resource driver of capacity reports, for administrators."""
+    """The driver of the v1 API for capacity reports: whether the other hosts have room for the servers of a host that
+    fails. There is a report for the cloud, each availability zone and each aggregate. Only administrators may use it.
+    """
 
     kind, makeable = Capacity, False
 
@@ -267,7 +275,8 @@ class Capacities(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the reports for GET /v1/capacity?zone=…&aggregate=…; without these, of all scopes."""
+        """Return the capacity reports: GET /v1/capacity. The filter ``zone`` or ``aggregate`` selects one report;
+        without them, return all."""
         zone, aggregate = filters.pop("zone", None), filters.pop("aggregate", None)
         return [report.as_document() for report in capacity.list_room_reports(caller, zone, aggregate)]
 

@@ -20,8 +20,8 @@ from .driver import CloudDriver, missing_host_error
 
 
 class ResourceProviders(CloudDriver):
-    """The resource driver of resource providers, for administrators. A provider exists as long as its host, so it can
-    only be changed here."""
+    """The driver of the v1 API for Placement's resource providers. Only administrators may use it. Each host has one
+    provider, which can be changed, but not created or removed, with this API."""
 
     kind = ResourceProvider
 
@@ -30,11 +30,12 @@ class ResourceProviders(CloudDriver):
         return [_provider_document(provider) for provider in Placement(caller.cloud).roots()]
 
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. *key*: the host's name or the provider's uuid."""
+        """Return the desired state *want* after a check. *key*: the host's name or the provider's uuid. Raises
+        ``InvalidField``."""
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* without the traits that the host's agent reports, and with defaults in
+        """Return the desired state *want* without traits that the host's agent reports, and with default values in
         custom inventories. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, "resource_provider")
@@ -55,7 +56,7 @@ class ResourceProviders(CloudDriver):
             str(have["id"]), changed.get("own_traits"), changed.get("own_inventories"), dry_run)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Raise ``Conflict``: a provider is removed with its host."""
+        """Raise ``Conflict``: a resource provider exists as long as its host."""
         raise Conflict(f"{have['name']} is a host: it leaves the cloud with its compute service (DELETE "
                        "/v1/compute_service).")
 
@@ -69,7 +70,7 @@ def _provider_document(provider: Provider) -> Document:
 
 
 def traits_of_hosts(caller: Caller) -> list[Document]:
-    """Return all traits with the hosts that have them; for administrators."""
+    """Return all traits, each with the hosts that have it. Only administrators may call it."""
     caller.check_policy(ADMIN)
     placement = Placement(caller.cloud)
     every = placement.roots()

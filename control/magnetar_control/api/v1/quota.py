@@ -22,19 +22,19 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class CloudQuotas(CloudDriver):
-    """The resource driver of quotas. Each project has one quota: it is changed or reset to the defaults, never
-    created."""
+    """The driver of the v1 API for quotas. Each project has one quota, which is changed or reset to the defaults, but
+    not created."""
 
     kind = Quota
     takes_id = False
 
     def every(self, caller: Caller) -> list[Document]:
-        """Return the quota of the caller's project."""
+        """Return a list with the quota of the caller's project."""
         return [self._of(caller, caller.project)]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return a list with one quota, for GET /v1/quota: with the filter ``name``, for administrators, the quota of
-        that project; otherwise the quota of the caller's project."""
+        """Return a list with one quota: GET /v1/quota. By default it is the quota of the caller's project;
+        administrators may name another project with the filter ``name``."""
         name = filters.pop("name", None)
         return self.every(caller) if name is None else [self.find(caller, name)]
 
@@ -60,7 +60,7 @@ class CloudQuotas(CloudDriver):
         quotas.update_quotas(caller, have["id"], {name: want[name] for name in names})
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Reset the quota to the defaults, unless this is a dry run; return the result with the differences."""
+        """Reset the quota to the defaults, unless this is a dry run. Return the result with the differences."""
         assert have is not None
         if not quotas.has_own_limits(caller, have["id"], LIMITS):
             return Result([], [], self.public(have))

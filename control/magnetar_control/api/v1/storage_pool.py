@@ -15,7 +15,8 @@ from .driver import CloudDriver
 
 
 class StoragePools(CloudDriver):
-    """The resource driver of storage pools. Settings of agents make them, so they are only reported here."""
+    """The driver of the v1 API for storage pools. It is read-only, because storage pools are configured in the settings
+    of agents."""
 
     kind, makeable = CloudStoragePool, False
 
@@ -29,8 +30,8 @@ class StoragePools(CloudDriver):
 
 
 def _storage_pool(on_hosts: list[PoolOnHost], volumes: int, volumes_gb: int) -> Document:
-    """Return the document of one pool for an answer. *on_hosts*: the reports of all hosts that reach the pool, at least
-    one. *volumes*, *volumes_gb*: the number of its volumes and their size in GiB."""
+    """Return one storage pool in the format of the v1 API. *on_hosts*: the reports of all hosts that have access to the
+    pool, at least one. *volumes*, *volumes_gb*: the number of its volumes, and their total size in GiB."""
     first = on_hosts[0]
     return {"id": first.id, "name": first.name, "type": first.kind, "identity": first.identity,
             "shared": first.shared, "total_gb": first.total_gb, "free_gb": first.free_gb, "volumes": volumes,

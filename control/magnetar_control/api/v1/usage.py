@@ -24,8 +24,9 @@ SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours":
 
 
 class Usages(CloudDriver):
-    """The resource driver of usage: of the caller's project, or for administrators of all projects. In a list request,
-    ``begin`` and ``end`` of the period are by default the present time."""
+    """The driver of the v1 API for usage (vCPU, memory and disk hours of servers). It reports the caller's project or,
+    for administrators, all projects. The parameters ``begin`` and ``end`` of a list request limit the period; the
+    default of both is the present time."""
 
     kind, makeable, of_all_projects = Usage, False, True
 
@@ -33,7 +34,7 @@ class Usages(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the usage for GET /v1/usage?begin=…&end=… (times)."""
+        """Return the usage of each project in a period: GET /v1/usage?begin=…&end=…, both ISO 8601 times."""
         period = Period(begin=_moment(filters, "begin"), end=_moment(filters, "end"), limit=PAGE)
         everywhere = filters.pop(ALL_PROJECTS, False)
         parts_by_project: dict[str, list[ProjectUsage]] = {}
@@ -43,8 +44,8 @@ class Usages(CloudDriver):
 
 
 def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[ProjectUsage]:
-    """Yield the usage in *period* of the caller's project, with *everywhere* of all projects. A project with many
-    servers occurs several times, each time with other servers."""
+    """Yield the usage in *period* of the caller's project, or of all projects if *everywhere* is true. A project with
+    many servers is yielded several times, each time with a part of its servers."""
     while True:
         if everywhere:
             page = usage.list_project_usage(caller, period)

@@ -34,14 +34,16 @@ OWN_METADATA = ("readonly", RESTORED_FROM)
 
 
 def _alike(row: Mapping[str, Any]) -> Document:
-    """Return the fields that volumes and snapshots have in common, from *row* of the volume service."""
+    """Return the fields that volumes and snapshots have in common, in the format of the v1 API. *row*: a row of the
+    volume service."""
     return {**{name: row[name] for name in ("id", "size", "created_at", "updated_at")}, "name": row["name"] or "",
             "description": row["description"] or "", "format": None, "fault": None, "_status": row["status"]}
 
 
 class Stored(CloudDriver):
-    """The common part of the drivers of volumes and snapshots. *counted*: two names: of the resource's store and quota
-    in the volume service, and of the limit in Cinder's API."""
+    """The base class of the drivers of the v1 API for resources of the volume service: volumes, snapshots, backups and
+    transfers. *counted*: two names: the attribute of the volume service with the resource's store, which is also its
+    quota, and the limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True
@@ -50,11 +52,12 @@ class Stored(CloudDriver):
     removing: tuple[Step, ...] = (Step("drop", "remove the content"),)
 
     def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return *row* of the volume service as a document of the kind."""
+        """Return *row*, a row of the volume service, in the format of the v1 API."""
         raise NotImplementedError
 
     def store(self, caller: Caller) -> Any:
-        """Return the ``VolumeStore`` or ``SnapshotStore`` of the volume service."""
+        """Return the volume service's store of these resources, such as a ``VolumeStore``, which reads and writes them.
+        """
         return getattr(caller.cloud.services.volume, self.counted[0])
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:
@@ -62,8 +65,8 @@ class Stored(CloudDriver):
         return [self.as_document(caller, row) for row in rows]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the project's resources; with the filter ``all_projects``, for administrators, those of all
-        projects."""
+        """Return the resources of the project. The filter ``all_projects``, for administrators, returns the resources
+        of all projects."""
         if not filters.pop(ALL_PROJECTS, False):
             return self.every(caller)
         if not caller.context.is_admin:
@@ -76,8 +79,9 @@ class Stored(CloudDriver):
         return self.only(caller, by_id or self.every(caller, name=key), key)
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Wait until *have*, which another client is still creating, is complete, and return it. A dry run, without
-        *operation*, does not wait. Raises ``Conflict`` for a resource in error or being removed."""
+        """Wait until the creation of *have*, which another client may have requested, is complete, and return the
+        resource. *operation*: ``None`` in a dry run, which does not wait. Raises ``Conflict`` if the resource is in
+        error or is being removed."""
         status, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
         if status in ("creating", "downloading") and operation:
             self.wait_until_ready(caller, id, operation)
@@ -91,8 +95,8 @@ class Stored(CloudDriver):
         return have
 
     def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
-        """Check that the quota has room for a resource of *size* GiB that replaces *have*, if that is not ``None``.
-        Raises ``Conflict``."""
+        """Check that the quota allows a new resource of *size* GiB. *have*: the resource that it replaces, which does
+        not count; ``None`` if there is none. Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
         largest = limits["per_volume_gigabytes"]
         if self.counted[0] == "volumes" and 0 <= largest < size:
@@ -107,8 +111,8 @@ class Stored(CloudDriver):
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
     def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """Return the source of a new volume: the image, snapshot or volume with the uuid *id*, depending on *field*.
-        Raises ``InvalidField`` if there is none, or if its status is not in *statuses*."""
+        """Return the source of a new volume. *field*: its type: ``image``, ``snapshot`` or ``source_volume``. *id*: its
+        uuid. *statuses*: the allowed statuses. Raises ``InvalidField`` if it does not exist or has another status."""
         services = caller.cloud.services
         show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
         source = show(caller.context, id)
@@ -119,8 +123,8 @@ class Stored(CloudDriver):
         return source
 
     def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
-        """Yield the status of the resource *id* every ``LOOK`` seconds; ``None`` if there is no such resource. Raises
-        ``TimedOut`` after ``LIMIT`` seconds, with *late* in the message."""
+        """Yield the current status of the resource *id* every ``LOOK`` seconds; ``None`` if it does not exist. Raises
+        ``TimedOut`` after ``LIMIT`` seconds. *late*: the end of the error message."""
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -133,7 +137,8 @@ class Stored(CloudDriver):
             time.sleep(LOOK)
 
     def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
-        """Wait until the resource is available or in use. Raises ``Conflict`` if it is in error."""
+        """Wait until the resource *id* is available or in use. Raises ``Conflict`` if its status becomes an error or it
+        disappears."""
         with operation.waiting():
             for status in self._statuses(caller, id):
                 if status in ("available", "in-use"):
@@ -143,8 +148,8 @@ class Stored(CloudDriver):
                     raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
 
     def made(self, caller: Caller, id: str, operation: Operation) -> str:
-        """Wait until the resource *id* is created, and return *id*. If its creation fails, remove it and raise
-        ``Conflict``."""
+        """Wait until the resource *id* is created, and return *id*. If the creation fails, remove the resource and
+        raise ``Conflict``."""
         try:
             self.wait_until_ready(caller, id, operation)
         except Conflict:
@@ -154,7 +159,8 @@ class Stored(CloudDriver):
         return id
 
     def why(self, caller: Caller, id: str) -> str:
-        """Return the message of the resource's last fault in the volume service; a default text without a fault."""
+        """Return the reason of the last failure of the resource *id*, as the volume service has stored it; a default
+        text if there is none."""
         messages = caller.cloud.services.volume.messages(caller.context)
         faults = [row["fault"] for _kind, row in messages if row["id"] == id]
         return str(faults[0]) if faults else "it does not say why; its log does."
@@ -179,7 +185,8 @@ class CloudVolumes(Stored):
     counted = ("volumes", "maxTotalVolumes")
 
     def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return *row* of the volume service as a document of the kind, with the host only for administrators."""
+        """Return *row*, a volume of the volume service, in the format of the v1 API. Only administrators see its host.
+        """
         copied = row["source_volid"] or row["snapshot_id"]  # and has the image of its source
         attachments = [user for user in row["attachments"] if user["status"] in ("attached", "detaching")]
         return {
@@ -200,8 +207,8 @@ class CloudVolumes(Stored):
         return {str(row["id"]): row["name"] or "" for row in rows}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the uuids of its sources, which are compared with the recorded ones
-        of *have*. Raises ``InvalidField``, or ``Conflict`` for a smaller size."""
+        """Return the desired state *want* with the uuid of the volume's source in place of a name. Raises
+        ``InvalidField``, and ``Conflict`` for a size smaller than the current one."""
         want = dict(want)
         if want.get("format") not in (None, have and have["format"]):
             raise InvalidField("format", "is the pool's own affair in a cloud; leave it out", want["format"])
@@ -221,8 +228,8 @@ class CloudVolumes(Stored):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the source exists and fits, that the pool exists, and that *have*, which *want* replaces, can be
-        removed."""
+        """Check that the volume *want* can be created: its source exists and fits into it, its pool exists, and the
+        quota allows it. *have*: the volume that *want* replaces, which must be removable; ``None`` if there is none."""
         if have:
             self._check_removable(caller, have)
         size, least = want.get("size") or 0, 0
@@ -303,13 +310,14 @@ class CloudSnapshots(Stored):
         return {**want, "volume": volume["id"] if volume else volume_key}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume exists and may have another snapshot."""
+        """Check that the volume exists and that the quota allows a new snapshot of it. *have*: the snapshot that *want*
+        replaces; ``None`` if there is none."""
         if is_uuid_key(want["volume"]):  # otherwise a dry run assumes it
             volume = self.source(caller, "volume", want["volume"], ("available", "in-use"))
             self.check_quota(caller, volume["size"], have)
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Take a snapshot of the volume, even if the volume is in use, and return the snapshot's uuid."""
+        """Create a snapshot of the volume, even if the volume is in use, and return the snapshot's uuid."""
         check_volume_writer(caller.context)
         made = caller.cloud.services.volume.create_snapshot(
             caller.context, want["volume"], name=want["name"], description=want["description"],

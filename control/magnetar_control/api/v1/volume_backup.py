@@ -22,7 +22,7 @@ BUSY = ("creating", "restoring")
 
 
 class VolumeBackups(Stored):
-    """The driver of the project's backups of volumes."""
+    """The driver of the v1 API for backups of volumes in the caller's project. It also restores backups."""
 
     kind = CloudVolumeBackup
     counted = ("backups", "")
@@ -30,7 +30,7 @@ class VolumeBackups(Stored):
     removing = (Step("drop", "remove the backup"),)
 
     def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return *row* of the volume service as a document of the kind."""
+        """Return *row*, a backup of the volume service, in the format of the v1 API."""
         return {**{name: row[name] for name in ("id", "size", "container", "metadata", "has_dependent_backups", "fault",
                                                 "created_at", "updated_at", "data_timestamp", "status")},
                 "name": row["name"] or "", "description": row["description"] or "", "volume": row["volume_id"],
@@ -39,7 +39,7 @@ class VolumeBackups(Stored):
                 "_status": row["status"]}
 
     def why(self, caller: Caller, id: str) -> str:
-        """Return the fault of the backup *id*; a default text without a fault."""
+        """Return the reason why the backup *id* has failed; a default text if none is stored."""
         try:
             fault = self.store(caller).show(caller.context, id)["fault"]
         except NotFound:
@@ -47,9 +47,9 @@ class VolumeBackups(Stored):
         return str(fault or "it does not say why; its log does.")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for an unknown name,
-        ``NotFound`` for a uuid that the project does not have. A backup may outlive both, so the uuids that *have* has
-        are not looked for."""
+        """Return the desired state *want* with the uuids of the volume and the snapshot. Raises ``InvalidField`` for an
+        unknown name, and ``NotFound`` for a uuid that does not exist in the project. Uuids that are already in *have*
+        are not looked up, because a backup may exist longer than its volume and snapshot."""
         completed = {**want}
         for field, driver in (("volume", VOLUMES), ("snapshot", SNAPSHOTS)):
             key = want.get(field)
@@ -64,14 +64,14 @@ class VolumeBackups(Stored):
         return completed
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume exists, can be backed up, and that the quota has room. A dry run assumes that an
-        earlier task makes a missing volume or snapshot."""
+        """Check that the volume exists and can be backed up, and that the quota allows the backup. If the volume or
+        snapshot does not exist, a dry run assumes that an earlier Ansible task creates it."""
         if is_uuid_key(want["volume"]) and is_uuid_key(want["snapshot"] or want["volume"]):
             self.store(caller).check(caller.context, want["volume"], snapshot_id=want["snapshot"],
                                      incremental=want["incremental"], force=want["force"])
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Write the backup, and return its uuid once it is complete."""
+        """Create the backup, wait until it is complete, and return its uuid."""
         made = self.store(caller).create(
             caller.context, want["volume"], snapshot_id=want["snapshot"], incremental=want["incremental"],
             force=want["force"], name=want["name"], description=want["description"] or None,
@@ -80,8 +80,9 @@ class VolumeBackups(Stored):
         return self.made(caller, str(made["id"]), operation)
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Wait until the backup *have* is neither written nor restored, and return it. A dry run, without *operation*,
-        does not wait. Raises ``Conflict`` for a backup in error or being removed."""
+        """Wait until the backup *have* is neither being created nor being restored, and return it. *operation*:
+        ``None`` in a dry run, which does not wait. Raises ``Conflict`` if the backup is in error or is being removed.
+        """
         if have["_status"] in BUSY and operation:
             with operation.waiting():
                 for status in self._statuses(caller, str(have["id"])):
@@ -93,7 +94,8 @@ class VolumeBackups(Stored):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: restore the backup if *want* names the volume for it."""
+        """Override ``CloudDriver.ensure``: if *want* has the field ``restore``, which names a volume, restore the
+        backup to this volume."""
         if want is None or "restore" not in want:
             return super().ensure(caller, key, want, permissions, dry_run, operation)
         restore = self.kind.check(want, partial=True)
@@ -105,8 +107,9 @@ class VolumeBackups(Stored):
 
     def _restore(self, caller: Caller, key: str, target: str, force: bool, dry_run: bool,
                  operation: Operation) -> Result:
-        """Restore the backup *key* to the volume *target* (uuid, or name of an existing or new volume), and return the
-        result. Change nothing if the volume has the backup's content already, unless *force*."""
+        """Restore the backup *key* to the volume *target* (a uuid, the name of an existing volume, or a name for a new
+        one), and return the result. If the volume already has the content of the backup, change nothing, unless *force*
+        is true."""
         backup = self.find(caller, key)
         if backup is None:
             if dry_run and not is_uuid_key(key):
@@ -134,7 +137,8 @@ class VolumeBackups(Stored):
                       {**self.public(backup), "restored_volume": id})
 
     def _wait_until_restored(self, caller: Caller, backup: Document, target: str, operation: Operation) -> None:
-        """Wait until the backup is restored. Raises ``Conflict`` with the fault if that failed."""
+        """Wait until *backup* is restored to the volume *target*. Raises ``Conflict`` with the reason if the
+        restoration fails."""
         id = str(backup["id"])
         with operation.waiting():
             for status in self._statuses(caller, id, f"{backup['name']!r} is still being restored to {target}"):
@@ -152,7 +156,8 @@ def _restore_step(name: str, target: str) -> Step:
 
 
 def _check_age(backup: Document, volume: Document) -> None:
-    """Raise ``Conflict`` if the *volume* was changed after the moment of the *backup*."""
+    """Raise ``Conflict`` if *volume* was changed after *backup* was taken: a restoration would overwrite the changes.
+    """
     changed = str(volume["updated_at"] or volume["created_at"])
     if changed > str(backup["data_timestamp"]):
         raise Conflict(f"Volume {volume['name']!r} was last changed at {changed}, after the content of volume_backup "

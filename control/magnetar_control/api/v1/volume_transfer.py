@@ -19,7 +19,8 @@ from .volume import VOLUMES, Stored
 
 
 class VolumeTransfers(Stored):
-    """The resource driver of the project's open transfers. They are created, accepted and withdrawn, never changed."""
+    """The driver of the v1 API for open volume transfers of the caller's project. A transfer is created, accepted or
+    withdrawn, never changed."""
 
     kind = VolumeTransfer
     counted = ("transfers", "")
@@ -31,35 +32,38 @@ class VolumeTransfers(Stored):
         self._created = ("", "")
 
     def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return *row* of the volume service as a document of the kind. Only a transfer that this driver has created
-        has its key."""
+        """Return *row*, a transfer of the volume service, in the format of the v1 API. ``auth_key`` is ``None``, except
+        for the transfer that this driver object has created."""
         return {"id": row["id"], "name": row["name"] or "", "volume": row["volume_id"],
                 "no_snapshots": row["no_snapshots"], "created_at": row["created_at"],
                 "auth_key": self._created[1] if row["id"] == self._created[0] else None}
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: accept a transfer if *want* has its key. Otherwise use a new driver, so that
-        no other request can see the key of a transfer that is created."""
+        """Override ``CloudDriver.ensure``: accept the transfer if *want* has the field ``accept``, its key. Otherwise
+        use a new driver object for the request, because the driver stores the key of a new transfer, and no other
+        request may read it."""
         operation.private = True
         if want is not None and "accept" in want:
             return self._accept(caller, key, self.kind.check(want, partial=True), dry_run)
         return CloudDriver.ensure(VolumeTransfers(), caller, key, want, permissions, dry_run, operation)
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Override ``Stored.wait_until_usable``: a transfer exists as a whole, or not at all."""
+        """Override ``Stored.wait_until_usable``: return *have* immediately, because a transfer is created in one
+        transaction."""
         return have
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with the uuid of the volume. Raises ``NotFound`` for a uuid of another
-        project's volume, ``InvalidField`` for an unknown name."""
+        """Return the desired state *want* with the uuid of the volume. Raises ``InvalidField`` for an unknown name, and
+        ``NotFound`` for a uuid of another project's volume."""
         key = str(want["volume"])
         rule = f"there is no volume {key!r} that you may use"
         volume = VOLUMES.one(caller, key) if is_uuid_key(key) else VOLUMES.referred(caller, key, "volume", rule)
         return {**want, "volume": volume["id"] if volume else key}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume can be offered, unless the transfer *have*, which *want* replaces, offers it."""
+        """Check that the volume can be offered to other projects. *have*: the transfer that *want* replaces; if it
+        offers the same volume, nothing is checked."""
         if is_uuid_key(want["volume"]) and not (have and have["volume"] == want["volume"]):
             self.store(caller).check(caller.context, want["volume"], no_snapshots=want["no_snapshots"])
 
@@ -70,12 +74,13 @@ class VolumeTransfers(Stored):
         return self._created[0]
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        """Withdraw the transfer. The volume is available again."""
+        """Withdraw the transfer. After that, the project can use the volume again."""
         self.store(caller).delete(caller.context, have["id"])
 
     def _accept(self, caller: Caller, key: str, want: Document, dry_run: bool) -> Result:
-        """Accept the transfer *key* for the caller's project, and return the result. If the volume that *want* names
-        already belongs to the project, change nothing. Raises ``InvalidField``, and the errors of the volume service.
+        """Accept the transfer *key* (a uuid), so that the caller's project gets the volume, and return the result. If
+        the volume that *want* names already belongs to the project, change nothing. Raises ``InvalidField``, and the
+        errors of the volume service.
         """
         if not is_uuid_key(key):
             raise InvalidField("id", "is required to accept a transfer: its uuid, from the project that offers it", key)
@@ -87,7 +92,8 @@ class VolumeTransfers(Stored):
                       [{"path": "accepted", "old": False, "new": True}], self.as_document(caller, row))
 
     def _own_volume(self, caller: Caller, id: str) -> Document | None:
-        """Return the volume *id*, if it belongs to the caller's project and no transfer offers it."""
+        """Return the volume *id* if it belongs to the caller's project and no transfer offers it; otherwise ``None``.
+        Raises ``InvalidField`` if *id* is not a uuid."""
         if not is_uuid_key(id):
             raise InvalidField("volume", "must be a uuid when a transfer is accepted, since a volume of the project "
                                "may have the same name", id)

@@ -19,8 +19,8 @@ from .driver import CloudDriver
 
 
 class VolumeTypes(CloudDriver):
-    """The resource driver of volume types. A change is several calls of the Block Storage API; if one fails, the same
-    request again completes the change."""
+    """The driver of the v1 API for volume types. A change needs several calls of the Block Storage API; if one fails, a
+    repetition of the request completes the change."""
 
     kind = CloudVolumeType
     takes_id = False
@@ -32,8 +32,8 @@ class VolumeTypes(CloudDriver):
                 for volume_type in store.every(caller.context)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with uuids of projects. Raises ``InvalidField`` for unknown projects and
-        for fields that contradict each other."""
+        """Return the desired state *want* with the uuids of projects in place of names. Raises ``InvalidField`` for an
+        unknown project, and for fields that contradict each other."""
         check_admin(caller.context, f"{self.kind.noun}:{'update' if have else 'create'}")
         if want["is_public"] and want["projects"]:
             raise InvalidField("projects", "are for a type that is not public: set is_public to false",
@@ -67,8 +67,8 @@ class VolumeTypes(CloudDriver):
         return str(made.id)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update the type: first remove projects, while the type is still private, then update fields, then add
-        projects."""
+        """Update the volume type: first withdraw the access of projects, while the type is still private, then update
+        fields, then give access to projects."""
         store, context, id = caller.cloud.services.volume.types, caller.context, have["id"]
         for project in sorted({*have["projects"]} - {*want["projects"]}):
             store.expel(context, id, project)
@@ -83,8 +83,8 @@ class VolumeTypes(CloudDriver):
             store.encrypt(context, id, _encryption(want) if want["encryption"] else None)
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the type, and return the result. Raises ``InvalidRequest`` while volumes have the type, and for the
-        type of a pool, also in a dry run."""
+        """Remove the volume type, unless this is a dry run, and return the result. Raises ``InvalidRequest`` if volumes
+        have the type, or if it is the type of a pool."""
         check_admin(caller.context, f"{self.kind.noun}:delete")
         if have is not None:
             caller.cloud.services.volume.types.check_change(caller.context, have["id"], must_be_unused=True)

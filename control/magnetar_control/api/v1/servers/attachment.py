@@ -28,8 +28,11 @@ from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """The base class of the resource drivers of attachments, whose key is SERVER:RESOURCE. *other*: the field of an
-    attachment that names the attached resource. *known_by*: the fields of an attachment that RESOURCE can match."""
+    """The base class of the drivers of the v1 API for attachments of volumes, NICs and shares to servers. The key of an
+    attachment is SERVER:RESOURCE, such as web1:data.
+
+    *other*: the field of an attachment that names the attached resource. *known_by*: the fields that are compared with
+    RESOURCE in a key."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -45,18 +48,20 @@ class Attached(CloudDriver):
         return document
 
     def from_key(self, other_key: str) -> Document:
-        """Return the fields of an attachment that follow from *other_key*, the part of a key after the colon."""
+        """Return the fields of an attachment that *other_key* determines, the part of the key after SERVER and the
+        colon."""
         return {self.other: other_key}
 
     def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
-        """Return the attachments of the servers *rows*."""
+        """Return all attachments to the servers *rows*, in the format of the v1 API."""
         raise NotImplementedError
 
     def every(self, caller: Caller) -> list[Document]:
         return self.of_servers(caller, servers.list_project_servers(caller))
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the attachment with the key SERVER:RESOURCE or with a uuid; ``None`` if there is none."""
+        """Return the attachment with the key *key*, SERVER:RESOURCE or the attachment's uuid; ``None`` if there is
+        none."""
         server, colon, other_key = key.partition(":")
         if not colon:
             return next((attachment for attachment in self.every(caller) if attachment["id"] == key), None)
@@ -66,8 +71,8 @@ class Attached(CloudDriver):
             attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """Return the uuid of the server with the uuid or name *name*; *name* itself if a dry run may assume that an
-        earlier task creates the server. Raises ``InvalidField``."""
+        """Return the uuid of the server with the uuid or name *name*. If it does not exist, raise ``InvalidField``; a
+        dry run may assume that an earlier Ansible task creates it, and returns *name*."""
         row = SERVERS.row(caller, name)
         if row is None:
             refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
@@ -109,8 +114,8 @@ class VolumeAttachments(Attached):
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
-        """Return the requested document *want* with uuid, device and tag of the attached volume that ``replaces``
-        names. Raises ``InvalidField``."""
+        """Return the desired state *want* completed from the attached volume that its field ``replaces`` names: with
+        the uuid of this volume, and with its device and tag. Raises ``InvalidField``."""
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
             refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),
@@ -128,9 +133,10 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume and the device name are free (the Compute API would choose another name without an
-        error), and that *have*, which is detached first, is no root disk; with ``replaces``, check that the volumes may
-        be swapped. Raises ``InvalidField``, ``Conflict``."""
+        """Check that the volume and the requested device name are free, because Nova's API would silently choose
+        another name. *have*: the attachment that *want* replaces, which must not be the root disk. If ``replaces`` in
+        *want* names another volume, check instead that the volumes may be swapped. Raises ``InvalidField``,
+        ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
@@ -167,7 +173,7 @@ class VolumeAttachments(Attached):
             delete_on_termination=want["delete_on_termination"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update delete_on_termination, whether the volume is deleted with the server."""
+        """Update delete_on_termination of the attachment; no other field can change."""
         volume_attachments.update_volume_attachment(caller, find_server_target(caller, have["server"]), have["volume"],
                                                     delete_on_termination=want["delete_on_termination"])
 
@@ -225,8 +231,9 @@ class InterfaceAttachments(Attached):
 
 
 class ShareAttachments(Attached):
-    """The resource driver of share attachments. Shares are attached and detached while the server is off. A share with
-    the status error is attached again."""
+    """The driver of the v1 API for attachments of file shares to servers. A share can be attached and detached only
+    while the server is off. A request for an attachment with the status error attaches the share again.
+    """
 
     kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
     making = (Step("attach", "attach the share"),)
@@ -262,7 +269,7 @@ class ShareAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the server is off."""
+        """Check that a share can be attached to the server now; this requires that the server is off."""
         row = SERVERS.row(caller, want["server"])
         if row is not None:
             shares.attach_server_share.check_allowed(caller, find_server_target(caller, row.id))
@@ -280,7 +287,7 @@ class ShareAttachments(Attached):
             "attach_share", shares.attach_server_share, want["share"], want["tag"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Detach the share and attach it again."""
+        """Detach the share from the server, and attach it again."""
         self.remove(caller, have, operation)
         self.make(caller, {**want, "tag": have["tag"]}, operation)
 

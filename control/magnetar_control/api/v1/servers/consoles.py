@@ -16,15 +16,15 @@ from magnetar_core.values import Choices
 
 
 class OpenConsoleRequest(Kind):
-    """The body of a request to open a console."""
+    """The body of a request to open a console of a server: POST /v1/server/{key}/consoles."""
 
     type = Field(Choices(*(console_type for types in PROTOCOLS.values() for console_type in types)), "Which console.",
                  default=NOVNC)
 
 
 def handle_open_console(request: Request, caller: Caller, driver: Any, key: str) -> Answer:
-    """Open a console. Return ``url`` as OpenStack's clients show it, ``page`` for browsers, ``socket`` for WebSocket
-    clients."""
+    """Create access to a console of the server *key*. Return its URLs: ``url`` in the format of OpenStack's clients,
+    ``page`` for browsers, and ``socket`` for WebSocket clients."""
     row = driver.existing(caller, key)
     sent = {**OpenConsoleRequest.defaults(), **OpenConsoleRequest.check(parse_json(request.content))}
     console, urls = consoles.open_console(caller, find_server_target(caller, row.id), sent["type"]), ConsoleUrls(

@@ -34,18 +34,18 @@ from .server_request import image_of
 
 
 class ChangePasswordArguments(Kind):
-    """The arguments of the event that changes a password in the guest."""
+    """The arguments of the event ``change_password``, which sets a user's password in the guest."""
 
     user = Field(Choices("root"), "Whose: root's; a cloud sets no other.", default="root")
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
 class NoArguments(Kind):
-    """The arguments of an event that has none."""
+    """The arguments of an event that accepts no arguments."""
 
 
 class EvacuateArguments(Kind):
-    """The arguments of the event that evacuates a server."""
+    """The arguments of the event ``evacuate``, which rebuilds a server of a failed host on another host."""
 
     host = Field(Nullable(Text(1, 255)), "The host that gets the server; the scheduler chooses one when left out.",
                  default=None)
@@ -68,7 +68,8 @@ def _create_image(server: ServerActions, row: ServerRow, args: Document) -> str:
 
 
 class CreateBackupArguments(CreateImageArgs):
-    """The arguments of the event that creates a backup."""
+    """The arguments of the event ``create_backup``, which creates an image of a server and deletes old images of this
+    kind."""
 
     backup_type = Field(Text(0, 255), "Of which kind it is, such as daily: backups are counted by it.", required=True)
     rotation = Field(Integer(0), "How many of the server's backups of this kind are kept; older ones are deleted when "
@@ -81,15 +82,15 @@ def _create_backup(server: ServerActions, row: ServerRow, args: Document) -> str
 
 
 def _properties(row: ServerRow, args: Document) -> Any:
-    """Return the properties of an image that is created from the server *row*: the metadata and description in *args*,
-    the event's arguments, and the consistency of the image's file systems."""
+    """Return the properties of an image that is created from the server *row*: the metadata and description in *args*
+    (the arguments of the event), and the consistency of the file systems in the image."""
     described = {"description": args["description"]} if args["description"] else {}
     return {**METADATA.check({**args["metadata"], **described}, "metadata"), CONSISTENCY: _consistency(row)}
 
 
 def _consistency(row: ServerRow) -> str:
-    """Return the consistency of the file systems in an image created from the server now: stopped or
-    crash-consistent."""
+    """Return the consistency of the file systems in an image that is created from the server in its current state:
+    ``stopped`` or ``crash-consistent``."""
     return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
@@ -121,9 +122,10 @@ IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
 def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any],
                         operation: Operation) -> Document:
-    """Run the event *sent* on the server *key*, wait for its end, and return the outcome with the server. If an action
-    with this request id exists already, only wait for that action. Raises ``InvalidField``, ``NotFound``,
-    ``Failed``."""
+    """Run an event on the server *key*, and wait until it ends. An event is an action that does not belong to the
+    server's desired state, such as a reboot. *sent*: the request, with ``event``, ``args`` and ``request_id``. Return
+    the result, with the server as ``resource``. If an earlier request with the same id has started the action, only
+    wait for its end. Raises ``InvalidField``, ``NotFound``, ``Failed``."""
     name = str(sent["event"])
     if isinstance(driver, CloudServers) and name == FORCE_DELETE:
         return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
@@ -161,8 +163,8 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
 
 
 def _within(caller: Caller, key: str) -> Caller:
-    """Return the caller with the server's project in place of the token's, if an administrator names the server by
-    uuid; otherwise return *caller* unchanged."""
+    """Return *caller* as a member of the server's project if an administrator names a server of another project by
+    uuid; otherwise return *caller* unchanged. *key*: the uuid or name of the server."""
     located_server = servers.find_server_row(caller.cloud.store,
                                              key.lower()) if caller.context.is_admin and is_uuid_key(key) else None
     if located_server is None or located_server[1].project_id == caller.project:
@@ -171,8 +173,8 @@ def _within(caller: Caller, key: str) -> Caller:
 
 
 def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete a server permanently, also a soft-deleted one, and return the outcome. If there is no such server, as for
-    a repeated request, do nothing."""
+    """Delete the server *key* permanently, even if it was soft-deleted, and return the result of the event. If there is
+    no such server, for example because the request is repeated, do nothing."""
     NoArguments.check(args)
     row = driver.row(caller, key)
     if row is None:
@@ -183,7 +185,8 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
 
 
 def _clear_password(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete the password that the guest has left for its user. Return the outcome with the server."""
+    """Delete the encrypted password that the guest has published for its user. Return the result of the event, with the
+    server."""
     NoArguments.check(args)
     row = driver.existing(caller, key)
     server = ServerActions(caller, row.id, operation)

@@ -15,7 +15,8 @@ from magnetar_core.query import read_parameters
 
 
 def handle_guest_command(request: Request, caller: Caller, driver: Any, key: str) -> Answer:
-    """Pass a command on to the guest agent of the server, and return its answer."""
+    """Send the command in the request body to the guest agent of the server *key*, and return the agent's answer: POST
+    /v1/server/{key}/guest."""
     read_parameters(request.query, {}, shown=80)
     command, args = check_guest_command(parse_json(request.content))
     target = find_server_target(caller, driver.existing(caller, key).id)

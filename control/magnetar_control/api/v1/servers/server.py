@@ -46,11 +46,12 @@ from .server_request import new_server, rebuild_of, requested_network, resolve_s
 
 
 class Taken(Exception):
-    """An error: a concurrent request has created a server with the requested name."""
+    """The error that a concurrent request has just created a server with the requested name. The caller tries again
+    with the existing server."""
 
 
 class CloudServers(CloudDriver):
-    """The resource driver of the project's servers."""
+    """The driver of the v1 API for servers of the caller's project."""
 
     kind = Server
     of_all_projects = True
@@ -62,18 +63,19 @@ class CloudServers(CloudDriver):
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return all servers of the project, with one query for each cell."""
+        """Return all servers of the project in the format of the v1 API. This needs one query for each cell."""
         return _render_servers(caller, compute.list_project_servers(caller))
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the servers of the project; with the filter ``all_projects``, for administrators, of all projects.
-        Soft-deleted servers are included when the filters name their status or uuid."""
+        """Return the servers of the project. The filter ``all_projects``, for administrators, returns the servers of
+        all projects. Soft-deleted servers are included only if the filters contain their status or a uuid."""
         each = compute.list_all_servers if filters.pop(ALL_PROJECTS, False) else compute.list_project_servers
         named = power.status_word(power.SOFT_DELETED) in filters.get("status", ()) or "id" in filters
         return _render_servers(caller, each(caller, soft_deleted=named))
 
     def row(self, caller: Caller, key: str) -> Any:
-        """Return the row of the server with the uuid or name *key*, or ``None``. Raises ``Ambiguous``."""
+        """Return the database row of the project's server with the uuid or name *key*; ``None`` if there is none.
+        Raises ``Ambiguous`` if several servers have the name."""
         if is_uuid_key(key):
             located_server = locate_server(caller, key.lower())
             return located_server[1] if located_server else None
@@ -92,14 +94,15 @@ class CloudServers(CloudDriver):
         return self.seen(caller, compute.show_server(caller, find_server_target(caller, row.id)))
 
     def existing(self, caller: Caller, key: str) -> Any:
-        """Return the row of the server with the uuid or name *key*. Raises ``NotFound``, ``Ambiguous``."""
+        """Return the database row of the project's server with the uuid or name *key*. Raises ``NotFound`` if there is
+        none, ``Ambiguous`` if several have the name."""
         row = self.row(caller, key)
         if row is None:
             raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
         return row
 
     def seen(self, caller: Caller, row: ServerRow) -> Document:
-        """Return the server of *row* in the form that ``plan`` uses, with the names of its volumes."""
+        """Return the current state of the server *row*, as ``plan`` needs it, with the names of its volumes."""
         (server,) = _render_servers(caller, [row])
         for attachment in server["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, attachment["id"])
@@ -107,19 +110,21 @@ class CloudServers(CloudDriver):
         return server
 
     def public(self, resource: Document) -> Document:
-        """Return the server without the keys that only the plan needs, also in its NICs, and with an empty block device
-        mapping."""
+        """Override ``CloudDriver.public``: return the server without internal keys, also in its NICs.
+        ``block_device_mapping`` is always empty, because it only describes how the server was created."""
         return {**{name: value for name, value in resource.items() if name in server_view.SHOWN},
                 "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
-        """Return the server without the keys that only the plan needs, with its image as a uuid."""
+        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs, and with the uuid
+        of its image (the name, if the uuid is not known) in place of both."""
         image = resource.get("image")
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
 
     def console(self, request: Any, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
-        """Return the end of the console log, as text or JSON. Query: ``lines`` (a number), ``format=json``."""
+        """Return the end of the server's console log, as text or JSON. Query parameters: ``lines`` (the number of
+        lines) and ``format=json``."""
         query = dict(request.query)
         row, lines = self.existing(caller, key), query.get("lines")
         if lines is not None and not lines.isdigit():
@@ -132,15 +137,16 @@ class CloudServers(CloudDriver):
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return the requested document *want* after a check. Unlike the kind, which only reports ``host``, *want* may
-        contain ``host``."""
+        """Override ``CloudDriver.given``: return the desired state *want* after a check. Also accepts the field
+        ``host``, which the declaration of servers contains only for answers."""
         host = want.get("host")
         document = super().given(key, {name: value for name, value in want.items() if name != "host"})
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the requested document *want* with its references resolved. Refuses a host for an existing server if
-        the caller may not read hosts: the answer would reveal whether the server is on that host."""
+        """Return the desired state *want* with its references resolved. Raises ``Forbidden`` if *want* contains a host
+        for an existing server and the caller may not see hosts: the answer would reveal whether the server is on that
+        host."""
         if want.get("host") and have is not None:
             caller.check_policy(compute.EXTENDED)
         if have is not None and machines.is_same_machine(want["machine"], have["machine"]):
@@ -159,8 +165,8 @@ class CloudServers(CloudDriver):
         return server_dry_run.predict_agent_steps(caller, list(server_plan.plan_actions(want, have)), want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that *want* can be created in place of *have*. Without *have* nothing is checked here: ``predicted``
-        checks new servers."""
+        """Check that the server *want* can be created in place of the server *have*. If *have* is ``None``, check
+        nothing: ``predicted`` and ``make`` check a new server."""
         if have is not None and not want["_assumed"]:
             freed = {nic[name] for nic in have["networks"] for name in ("address", "_port")}
             new_servers = new_server({**_recreated(want, have), "id": None}, freed)
@@ -169,7 +175,8 @@ class CloudServers(CloudDriver):
             predicted_host(caller, row, current_row.flavor, current_row.image)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        """Check all actions of the change before the first is requested. Raises the error of an impossible action."""
+        """Check each action of the change before the first action begins. Raises the error of an action that is not
+        possible."""
         actions = list(server_plan.plan_actions(want, have))
         action_keys = {action.key for action in actions}
         if have.get("rebuild"):
@@ -191,8 +198,8 @@ class CloudServers(CloudDriver):
             resolve_requested_networks(caller, nics)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the server after the change, for a dry run: a new server with its predicted host, an existing server
-        with its new status."""
+        """Return the state of the server after the change, for a dry run: for a new server with the host that the
+        scheduler would choose, for an existing server with its new status."""
         shown = super().predicted(caller, want, have)
         if have is None:
             if want.get("id"):
@@ -232,8 +239,9 @@ class CloudServers(CloudDriver):
                 continue
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Create the server, wait until it is as requested, and return its uuid. Raises ``Taken`` if a concurrent
-        request has created a server with its name. If the build fails, remove the server and raise an error."""
+        """Create the server, wait until it has the requested power state, and return its uuid. If the build fails,
+        remove the server and raise an error with the reason. Raises ``Taken`` if a concurrent request has created a
+        server with the same name."""
         if want.get("id"):
             server_create.check_unused_uuid(caller, want["id"])
         new, warning = _row_to_be(caller, new_server(want))
@@ -251,7 +259,7 @@ class CloudServers(CloudDriver):
         return str(row.id)
 
     def unmade(self, caller: Caller, row: ServerRow, operation: Operation) -> MagnetarError:
-        """Remove a server whose build failed, and return an error with the reason for the caller to raise."""
+        """Remove a server whose build has failed. Return an error with the reason, which the caller raises."""
         why, no_host = why_failed(row), why_no_host(caller, row.fault) if row.fault else None
         delete_and_wait(caller, row.id, operation)
         if no_host:
@@ -268,8 +276,9 @@ class CloudServers(CloudDriver):
 
     def _removal(self, caller: Caller, row: ServerRow | None, have: Document | None, dry_run: bool,
                  operation: Operation) -> Result:
-        """Remove the server *have* as ``removal`` does (*dry_run*: only plan it), and return the result. *row*: its
-        row. For a server that is soft-deleted instead, the result has only the step soft_delete."""
+        """Remove the server *have*, or predict this in a dry run, and return the result. *row*: the server's database
+        row. If soft delete is enabled, so that the server can be restored, the only step of the result is soft_delete.
+        """
         stays = row is not None and soft_delete.is_restorable(caller, row)
         result = self.removal(caller, have, dry_run, operation)
         return Result([server_step("soft_delete")], result.diff, result.resource) if stays else result
@@ -278,8 +287,8 @@ class CloudServers(CloudDriver):
         delete_and_wait(caller, have["id"], operation)
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str:
-        """Delete the server, create *want*, and return its uuid. Volumes that the new server also uses are not
-        deleted."""
+        """Delete the server *have*, create *want* in its place, and return the new uuid. Volumes that the new server
+        also uses are kept, even if they have delete_on_termination."""
         new = _recreated(want, have)
         named = {block_device.get("uuid") for block_device in new["block_device_mapping"]
                  if block_device["source_type"] == "volume"}
@@ -293,8 +302,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server *have* can move to the host *place*, if *place* is in another cell; otherwise do nothing.
-    Raises the error that prevents the move."""
+    """Check that the server *have* can move to *place*, a host that may be in another cell. Do nothing if it is in the
+    server's cell. Raises the error that makes the move impossible."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, place):
         return
@@ -307,9 +316,8 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``server_create`` would write, and a warning about extra specs without effect (or ``None``).
-    Also add the warning to the answer of the current request. *instead_of*: the row of the server that the new one
-    replaces."""
+    """Return the database row that would be written for a new server, and a warning about extra specs without effect
+    (or ``None``). The warning is also added to the answer. *instead_of*: the row of a server that will be replaced."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -317,14 +325,15 @@ def _row_to_be(caller: Caller, new_servers: NewServers,
 
 
 class _ServerChange(CloudChange):
-    """One change of a server to the requested document. A repeated request gets the result of the first."""
+    """A request that creates or changes one server, or predicts this in a dry run. If the client repeats the request,
+    it gets the result of the first execution."""
 
     driver: CloudServers
 
     def run(self, have: Document | None) -> Result:
-        """Create or change the server, and return the result. If the same request, sent earlier, has made the change,
-        the result has the steps of that request. Raises an error, and removes the server, if the build by that request
-        failed."""
+        """Create the server, or change it if its current state *have* is not ``None``, and return the result. If an
+        earlier request with the same id has already made the change, return the steps of that request. If its build has
+        failed, remove the server and raise the error."""
         if have is None:
             return super().run(None)
         keys = [] if self.dry_run else self._asked(have["id"])
@@ -339,8 +348,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the actions that the server *id* already has under this request's id: the same request was
-        sent before and queued them. Return an empty list if the server is gone."""
+        """Return the keys of the actions that an earlier request with the same request id has queued for the server
+        *id*; an empty list if there are none or the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []
@@ -349,8 +358,8 @@ class _ServerChange(CloudChange):
 
 
 def _recreated(want: Document, have: Document) -> Document:
-    """Return the request for the server that replaces *have*. If *want* has the NICs of *have*, they keep their
-    addresses or existing ports; NICs without an existing port get new MAC addresses."""
+    """Return the desired state *want* for a new server that replaces *have*. If the request does not change the NICs,
+    they keep their addresses, or the existing ports that the user has created; other NICs get new MAC addresses."""
     if want["networks"] is not have["networks"]:
         return want
     return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}
@@ -358,7 +367,8 @@ def _recreated(want: Document, have: Document) -> Document:
 
 
 def _render_servers(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]:
-    """Return the servers *rows* as documents, with those facts of their hosts that the caller may read."""
+    """Return the servers *rows* in the format of the v1 API. Information about their hosts is included only if the
+    caller may see it."""
     names, rows = _image_names(caller), list(rows)
     floating = compute.server_floating_ips(caller.cloud, rows)
     return [server_view.render_server(row, names, caller.allows(compute.EXTENDED, row),
@@ -367,7 +377,7 @@ def _render_servers(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:
-    """Return a function that returns the name of an image by its uuid, and looks each image up once."""
+    """Return a function that returns the name of an image, by its uuid. It queries each image only once."""
     @functools.cache
     def name(id: str) -> str:
         image = caller.cloud.services.image.show(caller.context, id)

@@ -31,7 +31,8 @@ LIMIT, NIC_LIMIT = 3600.0, 60.0
 
 
 def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
-    """Return the database and the row of the server *id*; ``None`` if the caller's project has no such server."""
+    """Find the server *id* in the cells, and return the database of its cell and its row; ``None`` if the caller's
+    project has no such server."""
     store = caller.cloud.store
     for _again in range(2):  # a lookup may miss a server that is moving from cell0 to its cell
         located_server = servers.find_server_row(store, id)
@@ -41,8 +42,9 @@ def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
 
 
 def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Callable[[Any, Any], bool]) -> Any:
-    """Wait until *done*, a function of database and row, is true for the server, and return the row; ``None`` when the
-    server is gone. Raises ``Cancelled``, or ``TimedOut`` with *late* in its message."""
+    """Wait until *done* returns true for the server *id*, and return its row; ``None`` if the server is gone. *done*: a
+    function of the cell's database and the server's row. *late*: the end of the message of ``TimedOut``. Raises
+    ``Cancelled`` if the operation is cancelled, ``TimedOut`` after ``LIMIT`` seconds."""
     watch, deadline = caller.cloud.watch, time.monotonic() + LIMIT
     watched_database, stamp = None, None
     with ExitStack() as stack:
@@ -63,27 +65,27 @@ def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Cal
 
 def wait_until_idle(caller: Caller, id: str, operation: Operation,
                     done: Callable[[Any, Any], bool] | None = None) -> Any:
-    """Wait until the server has no task left (and *done* is true), and return its row; ``None`` when the server is
-    gone. Raises ``Cancelled``, ``TimedOut``."""
+    """Wait until the server *id* has no task_state, and return its row; ``None`` if the server is gone. *done*: a
+    further condition, a function of the cell's database and the server's row. Raises ``Cancelled``, ``TimedOut``."""
     late = f"has been busy for {LIMIT:.0f} s; look at its task_state and its actions."
     return _awaited(caller, id, operation, late, lambda database, row: (
         row.task_state is None and row.vm_state != BUILDING and (done is None or done(database, row))))
 
 
 def why_failed(row: ServerRow) -> str:
-    """Return the message of the server's last fault; a default text if the server has no fault."""
+    """Return the message of the last fault of the server *row*; a default text if it has no fault."""
     return str(row.fault["message"]) if row.fault else "it is in error, and does not say why"
 
 
 class ServerActions:
-    """A runner of the server actions with which a request changes one server."""
+    """Runs actions on one server, such as resize, for a request of the v1 API, and waits for the end of each."""
 
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation
 
     def do(self, action: PlannedAction) -> None:
-        """Request *action*, a ``PlannedAction``, and wait until it is complete. Raises the errors of the API, and
-        ``Failed``."""
+        """Start the planned action *action*, and wait until it is complete. Raises the errors of the use case, and
+        ``Failed`` if the action fails on the host."""
         self.operation.raise_if_cancelled()
         self.operation.progress["phase"] = action.key
         if action.key in DO:
@@ -92,8 +94,8 @@ class ServerActions:
             self.run(action.key, server_actions.PLAIN[action.key])
 
     def request(self, key: str) -> str:
-        """Return the request id for the action *key*: the caller's, or a new one if the server already has an action
-        *key* with the caller's id."""
+        """Return the request id for the next action *key*: the caller's request id, or a new id if the server already
+        has an action *key* with the caller's id."""
         located_server = locate_server(self.caller, self.id)
         if located_server is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)
@@ -103,20 +105,20 @@ class ServerActions:
 
     @property
     def target(self) -> Target:
-        """Return the server as it is now. Raises ``NotFound``."""
+        """The server in its current state. Raises ``NotFound`` if it is gone."""
         return find_server_target(self.caller, self.id)
 
     def run(self, key: str, use: Callable[..., object], *args: object, new_request_id: bool = False,
             **named: object) -> None:
-        """Request the action *key* by calling the use case *use*, and wait until it ends. *new_request_id*: use a new
-        request id, not the caller's."""
+        """Start the action *key* on the server by calling the use case *use* with *args* and *named*, and wait until it
+        ends. *new_request_id*: store the action under a new request id, not under the caller's."""
         request_id = f"req-{uuid.uuid4()}" if new_request_id else self.request(key)
         use(self.caller.under(request_id), self.target, *args, **named)
         self.ended(request_id, key)
 
     def ended(self, request_id: str, key: str) -> None:
-        """Wait until the action *key* of the request *request_id* has ended. Raises ``Failed``, and ``NotFound`` if the
-        server is gone."""
+        """Wait until the action *key* that was started with *request_id* has ended. Raises ``Failed`` if it has failed,
+        ``NotFound`` if the server is gone."""
         state: list[str] = []
 
         def done(database: Any, _row: Any) -> bool:
@@ -132,8 +134,8 @@ class ServerActions:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
 
     def attach_interface(self, wish: Document) -> None:
-        """Attach a NIC as *wish* requests, with the port that it names or with a new port, and wait until the server
-        has the NIC."""
+        """Attach the NIC *wish* to the server: with the existing port that it names, or with a new port. Wait until the
+        server has the NIC."""
         port = wish.get("_port")
         with self.operation.waiting():
             interfaces.attach_nic(self.caller.under(f"req-{uuid.uuid4()}"), self.target, None if port else wish["_id"],
@@ -146,7 +148,7 @@ def _update(server: ServerActions, args: Document) -> None:
 
 
 def _resize(server: ServerActions, args: Document) -> None:
-    """Resize the server to the flavor, and confirm the resize."""
+    """Resize the server to the flavor id ``flavor`` in *args*, and confirm the resize."""
     server.run("resize", server_actions.resize_server, args["flavor"])
     _confirm(server, {})
 
@@ -158,7 +160,8 @@ def _confirm(server: ServerActions, _args: Document) -> None:
 
 
 def _migrate(server: ServerActions, args: Document) -> None:
-    """Migrate the server: live while the guest runs; otherwise, or into another cell, cold and with a confirmation."""
+    """Migrate the server to the host in *args*: live if the guest runs and the host is in the same cell; otherwise
+    cold, followed by a confirmation."""
     place = server.caller.cloud.hosts.get(args["host"])
     leaves = place is not None and server_actions.is_other_cell(server.caller, server.target, place)
     if args["power"] in ("running", "paused") and not leaves:
@@ -169,7 +172,8 @@ def _migrate(server: ServerActions, args: Document) -> None:
 
 
 def _security_groups(server: ServerActions, args: Document) -> None:
-    """Add the missing security groups to the server's ports, then remove the others."""
+    """Change the security groups of the server's ports from ``have`` to ``want`` in *args*: first add groups, then
+    remove others."""
     for key in args["want"]:
         if key not in args["have"]:
             security_groups.add_server_security_group(server.caller, server.target, key)
@@ -198,8 +202,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
 
 def delete_and_wait(caller: Caller, id: str, operation: Operation,
                     use: Callable[..., object] = compute.delete_server) -> None:
-    """Delete the server with the use case *use*, and wait until the server is gone. A soft-deleted server counts as
-    gone, unless *use* is ``force_delete_server``. Do nothing if there is no such server. Raises ``Failed``."""
+    """Delete the server *id* with the use case *use*, and wait until it is gone. A soft-deleted server counts as gone,
+    unless *use* is ``force_delete_server``. Do nothing if there is no such server. Raises ``Failed``."""
     for_good = use is compute.force_delete_server
     try:
         use(caller.under(f"req-{uuid.uuid4()}"), find_server_target(caller, id))

@@ -23,11 +23,12 @@ LAST_KNOWN = "The steps are predicted from what was last known of the server."
 
 
 def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: Document, have: Document) -> list[Step]:
-    """Return the steps that *actions* take on the server's host.
+    """Return the steps that the agent of the server's host would do for *actions*, for a dry run of a change from
+    *have* to *want*.
 
-    The host's agent plans the steps up to the first action that changes more than the power state; later actions start
-    from a state that the host does not have yet, so their steps are predicted here. Raises the agent's refusals; warns,
-    and predicts all steps, if the agent does not answer.
+    The agent plans the steps up to the first action that changes more than the power state. Later actions would start
+    from a state that the host does not have yet, so this function predicts their steps. If the agent does not answer,
+    it predicts all steps, and adds a warning to the answer. Raises the errors with which the agent refuses the change.
     """
     host = caller.cloud.hosts.get(have["_host"])
     try:
@@ -45,11 +46,11 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
-    """Yield the steps of each of *actions*, which the agent plans in one dry run for each action.
+    """Yield the steps of each of *actions*. The agent plans them, in one dry run for each action.
 
-    A dry run changes nothing. So the document for an action also has the fields of the previous actions, and the plan
-    must begin with their steps; only the steps after these are yielded. If a plan begins otherwise, the steps of its
-    action and of all later ones are predicted without dry runs.
+    Because a dry run changes nothing, the request for each action also contains the fields of the previous actions, and
+    the agent's plan must begin with their steps; only the steps after them are yielded. If a plan begins differently,
+    the steps of this action and of all later ones are predicted without the agent.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

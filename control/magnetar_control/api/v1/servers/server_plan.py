@@ -34,15 +34,16 @@ TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk
 
 
 class PlannedAction(NamedTuple):
-    """One planned call of a use case. *key*: a key of ``server_actions.DO`` or ``PLAIN``. *args*: the arguments."""
+    """One action in the plan of a server's change. *key*: the action, a key of ``server_actions.DO`` or
+    ``server_actions.PLAIN``. *args*: its arguments."""
 
     key: str
     args: Mapping[str, Any] = {}
 
 
 def agent_document(action: PlannedAction, want: Document, have: Document) -> Document | None:
-    """Return the fields of the server's document that the conductors send to the agent for *action*; ``None`` for
-    actions that change none of these fields, or that conductors request in another way."""
+    """Return the fields of the server's desired state that the conductors send to the host's agent for *action*. Return
+    ``None`` for an action that changes none of these fields, or that the conductors request in another way."""
     row = ACTIONS.get(action.key)
     if row is not None and row.want:
         return dict(row.want)
@@ -63,8 +64,8 @@ def agent_document(action: PlannedAction, want: Document, have: Document) -> Doc
 
 
 def _hardware(want: Document, have: Document) -> Document:
-    """Return the field ``hardware`` that the requested flavor results in; an empty dict if the flavor does not change,
-    or if its extra specs are invalid: the resize will then be refused."""
+    """Return ``{"hardware": …}``, the virtual hardware that the requested flavor results in. Return an empty dict if
+    the flavor does not change, or if its extra specs are invalid, because the resize will be refused."""
     if want.get("_specs") is None:
         return {}
     flavor = {"vcpus": want["flavor"]["vcpus"], "extra_specs": want["_specs"]}
@@ -74,16 +75,17 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _placeholder_guest_data(want: Document) -> Document:
-    """Return a placeholder for the guest's metadata, which change with the flavor. The planner only compares it, so
-    most values are empty."""
+    """Return a placeholder for the guest's metadata, which depend on the flavor. Most values are empty, because the
+    planner only compares the metadata with the current ones."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
 
 def predict_actions(actions: Iterable[PlannedAction], want: Document,
                     have: Document) -> Iterator[tuple[PlannedAction, Document | None, list[Step]]]:
-    """Yield each action with its ``agent_document`` and its predicted steps. The first action starts from *have*, each
-    further action from the result of the previous ones."""
+    """Yield (action, document, steps) for each of *actions*: *document* is the result of ``agent_document``, and
+    *steps* are the predicted steps. The first action starts from the state *have*, each further action from the result
+    of the previous one."""
     predicted, last = _planned_fields(have), ""
     for action in actions:
         wished, verb = agent_document(action, want, have), VERBS.get(action.key, "")
@@ -103,8 +105,8 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
 
 
 def _planned_fields(server: Document) -> Document:
-    """Return the fields of *server* that the agent's plan depends on. ``networks`` is empty, because NICs have actions
-    of their own."""
+    """Return the fields of *server*, a current or desired state, that influence the agent's plan. ``networks`` is
+    empty, because NICs are changed by separate actions."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
             "hardware": server.get("hardware") or {},
             "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": [],
@@ -112,13 +114,13 @@ def _planned_fields(server: Document) -> Document:
 
 
 def steps_of_actions(actions: Iterable[PlannedAction], want: Document, have: Document) -> list[Step]:
-    """Return the steps of the *actions*, starting from *have*."""
+    """Return the predicted steps of all *actions*, which change the server from the state *have* to *want*."""
     return [step for _action, _wish, some in predict_actions(actions, want, have) for step in some]
 
 
 def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
-    """Return the predicted steps of the actions *keys*, which have changed the server into *have*. The state before
-    these actions is reconstructed from *keys*, as far as possible."""
+    """Return the steps that past actions, with the keys *keys*, have probably done until the server reached the state
+    *have*. The state before them is reconstructed from *keys*, as far as possible."""
     first = (desired_power(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
     initial = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
                "power": next(first, have["power"]),
@@ -136,7 +138,7 @@ def creation_steps(want: Document) -> Iterator[Step]:
 
 
 def removal_steps(have: Document) -> Iterator[Step]:
-    """Yield the steps that remove the server *have*, with the volumes that are deleted with it."""
+    """Yield the steps that remove the server *have*, and the volumes with delete_on_termination."""
     deleted_volumes = [attachment["name"] or attachment["id"] for attachment in have["volumes_attached"]
                        if attachment["delete_on_termination"]]
     observed = {"power": have["power"] if have["_host"] else MISSING, "attached": bool(have["volumes_attached"])}
@@ -146,9 +148,9 @@ def removal_steps(have: Document) -> Iterator[Step]:
 
 
 def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
-    """Yield the actions from *have* to *want*. *have* also holds what the caller allows or requests: ``allow_reboot``,
-    ``rebuild``. Raises ``Conflict`` for a change that is not possible in the server's state, such as rescued or
-    suspended."""
+    """Yield the actions that change the server from the state *have* to the state *want*. *have* also contains
+    permissions in the request: ``allow_reboot``, ``rebuild``. Raises ``Conflict`` for a change that is not possible in
+    the server's state, such as rescued or suspended."""
     rebuild, plugs = have.get("rebuild"), _plugs(want, have)
     if have["power"] == SHELVED == want["power"]:
         _check_shelved(want, have, bool(rebuild or plugs))
@@ -180,15 +182,16 @@ def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
 
 
 def _check_shelved(want: Document, have: Document, changes: bool) -> None:
-    """Check that a server that stays shelved has no changes. Raises ``Conflict`` for a change."""
+    """Raise ``Conflict`` if a server that is shelved, and must stay shelved, would be changed. *changes*: whether NICs
+    change or a rebuild is requested."""
     if changes or any(want[name] != have[name] for name in ("flavor", "rescue", "metadata", "tags")):
         raise Conflict(f"Server {want['name']!r} is shelved. Unshelve it first (ask for power running), then change "
                        "it.")
 
 
 def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
-    """Yield the action that unshelves a server that must change; return the power state and host after it. A server
-    without a host is unshelved to the requested host."""
+    """Yield the action that unshelves the server if it is shelved and must not stay so. Return the power state and the
+    host (``None``: no host) after that. A server without a host goes to the requested host."""
     power, place = have["power"], have["_host"]
     if power != SHELVED or want["power"] == SHELVED:
         return power, place
@@ -198,8 +201,8 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 
 
 def _plan_updates(want: Document, have: Document) -> Iterator[PlannedAction]:
-    """Yield the actions that update names, metadata, tags and security groups without an effect on the running guest,
-    then the confirmation of a pending resize."""
+    """Yield the actions that have no effect on the running guest: they update names, metadata, tags and security
+    groups. Then yield the confirmation of a pending resize."""
     updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
     if updates:
         yield PlannedAction("update", updates)
@@ -213,18 +216,21 @@ def _plan_updates(want: Document, have: Document) -> Iterator[PlannedAction]:
 
 
 def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions from the power state *power* to *target*, and return *target*."""
+    """Yield the actions that change the power state from *power* to *target*. Return *target*."""
     yield from (PlannedAction(key) for key, _verb in actions_between(power, target))
     return target
 
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions that resume a paused or suspended guest; return the power state after these actions."""
+    """Yield the action that resumes a guest with the power state *power*, if it is paused or suspended. Return the
+    power state after that."""
     return (yield from _to(power, RUNNING if power in (PAUSED, SUSPENDED) else power))
 
 
 def _resize(want: Document, have: Document, power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions that resize the server; return the power state after these actions."""
+    """Yield the actions that resize the server, including a stop if that is necessary. *power*: the power state before.
+    Return the power state after that. Raises ``Conflict`` if the server must be stopped and the request does not allow
+    it."""
     if power != OFF and want["power"] != OFF and not have.get("allow_reboot"):
         raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
                        "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "
@@ -235,8 +241,8 @@ def _resize(want: Document, have: Document, power: str) -> Generator[PlannedActi
 
 
 def power_actions(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
-    """Yield the actions from the power state *power* to the requested one. A server in error that must run is
-    rebooted."""
+    """Yield the actions that change the power state from *power* to the one in *want*. A server with the status error
+    that must run is rebooted."""
     if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
         yield PlannedAction("reboot", {"type": "hard"})
     else:
@@ -244,7 +250,8 @@ def power_actions(want: Document, have: Document, power: str) -> Iterator[Planne
 
 
 def check_disk_sizes(have: Document, want: Document) -> None:
-    """Raise ``Conflict`` for a flavor with a smaller disk than the server has: disks do not shrink."""
+    """Raise ``Conflict`` if the flavor in *want* has a smaller disk than the server *have*, because disks cannot
+    shrink."""
     had, wanted_flavor = have["flavor"], want["flavor"]
     ephemeral = ephemeral_gib(had, have.get("block_device_mapping") or ())
     for disk_name, old, new in (("root", had["disk"], wanted_flavor["disk"]),
@@ -256,9 +263,11 @@ def check_disk_sizes(have: Document, want: Document) -> None:
 
 
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Match the requested NICs *wishes* with the server's *nics*, by network, port and requested addresses. Return the
-    unmatched *nics*, and the unmatched *wishes*. Requested NICs that name a port are matched first. NICs on ports that
-    existed before their attachment are matched last."""
+    """Match the requested NICs *wishes* with the server's *nics*, by network, port, MAC and requested address. Return
+    two lists: the server's NICs that match no request, and the requested NICs that match no NIC.
+
+    Requested NICs that name a port are matched first. NICs with a port that existed before its attachment are matched
+    last."""
     unmatched_nics = sorted(nics, key=lambda nic: not nic.get("_made", True))
     more = []
     for wish in sorted(wishes, key=lambda nic: not nic.get("_port")):

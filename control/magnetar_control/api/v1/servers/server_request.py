@@ -42,12 +42,13 @@ SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snaps
 
 
 def resolve_server_references(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return the requested document *want*, a whole document, with its references resolved to the form of
-    ``server_view``.
+    """Return the desired state *want* of a server with its references resolved: names of flavors, images, networks, …
+    are replaced by the values that ``server_view.render_server`` shows.
 
-    A reference that means the same as in *have*, but is written differently, is replaced by the value of *have*. Added
-    keys: ``_flavor``, the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's;
-    ``_assumed``, whether a dry run assumes that an earlier task creates a missing resource. Raises ``InvalidField``.
+    A reference that means the same as in the current state *have*, but is written differently, is replaced by the value
+    in *have*. Added keys: ``_flavor`` (the flavor's id), ``_specs`` (the extra specs of a new flavor), ``_groups``
+    (keys of security groups) and ``_assumed`` (whether a dry run assumes that an earlier Ansible task creates a missing
+    resource). Raises ``InvalidField``.
     """
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
@@ -67,20 +68,22 @@ def resolve_server_references(caller: Caller, want: Document, have: Document | N
 
 
 def access_addresses(want: Document) -> Document:
-    """Return the access addresses of *want* in their normal form. Raises ``InvalidField``."""
+    """Return access_ip_v4 and access_ip_v6 of the desired state *want*, if it has them, in normal form. Raises
+    ``InvalidField``."""
     return {name: value.check(want[name], name) for name, value in ACCESS.items() if want.get(name)}
 
 
 def with_port_ids(caller: Caller, desired: Document) -> Document:
-    """Return *desired* with uuids in place of names of ports, for ports that exist: uuids of ports identify NICs."""
+    """Return the desired state *desired* with the names of existing ports in its NICs replaced by uuids, because NICs
+    are compared by the uuids of ports."""
     networks = [{**nic, "port": port["id"]} if nic.get("port") and not is_uuid_key(nic["port"]) and (
         port := PORTS.find(caller, nic["port"])) else nic for nic in desired.get("networks") or ()]
     return {**desired, "networks": networks} if networks else desired
 
 
 class _References:
-    """A resolver of the references in a request for a server, such as names of images. *have*: the server, if it
-    exists."""
+    """Resolves the references in a request for a server, such as names of images. *have*: the current state of the
+    server; ``None`` for a new server."""
 
     def __init__(self, caller: Caller, have: Document | None) -> None:
         self.caller, self.have = caller, have
@@ -89,14 +92,16 @@ class _References:
         self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
-        """Return the resource *name* of the kind of *driver*; ``None`` if a dry run may assume that an earlier task
-        creates it. Raises ``InvalidField`` for *field*."""
+        """Return the resource with the uuid or name *name*. *driver*: the driver of its type. If it does not exist,
+        raise ``InvalidField`` for *field*; a dry run may assume that an earlier Ansible task creates it, and returns
+        ``None``."""
         resource = driver.referred(self.caller, name, field)
         self.assumed |= resource is None
         return resource
 
     def flavor(self, requested: Any) -> tuple[Document, str]:
-        """Return name and sizes of the *requested* flavor, and its id."""
+        """Return the *requested* flavor (a name, an id, or a dict of sizes) as a dict of its name and sizes, and its
+        id. Raises ``InvalidField``."""
         mine: Document = self.have["flavor"] if self.have else {}
         if isinstance(requested, dict):
             sizes = {**dict.fromkeys(SIZES[3:], 0), **{
@@ -118,7 +123,8 @@ class _References:
         return {name: chosen_flavor[name] for name in SIZES}, str(chosen_flavor["id"])
 
     def image(self, requested: Any) -> Document | None:
-        """Return name and uuid of the *requested* image."""
+        """Return the *requested* image (a name or uuid) as {id, name}; ``None`` if no image is requested. Raises
+        ``InvalidField``."""
         if not requested or isinstance(requested, dict):
             return requested or None
         mine: Document | None = self.have["image"] if self.have else None
@@ -128,8 +134,8 @@ class _References:
         return {"id": image["id"], "name": image["name"]} if image else {"id": None, "name": requested}
 
     def networks(self, requested_nics: list[Document]) -> list[Document]:
-        """Return the requested NICs with resolved references; the server's own NICs if they match the requested
-        ones."""
+        """Return the requested NICs with their references resolved. If they match the server's current NICs, return the
+        current NICs."""
         have: list[Document] | None = self.have["networks"] if self.have else None
         if have is not None and requested_nics is have:
             return have
@@ -165,8 +171,9 @@ class _References:
                 **{key: nic[key] for key in ("mac", "tag", "address") if nic.get(key)}}
 
     def _of_port(self, requested_nic: Mapping[str, Any], where: str) -> Document:
-        """Return the NIC for an existing port. Raises ``InvalidField`` for a network, address or MAC address in
-        *requested_nic*, which the port determines. *where*: the path of the NIC in the document."""
+        """Return the NIC that is requested with an existing port. *where*: the position of the NIC in the request, for
+        errors. Raises ``InvalidField`` if *requested_nic* also has a network, address or MAC address, because the port
+        determines them."""
         for name in ("network", "address", "mac"):
             if requested_nic.get(name):
                 raise InvalidField(f"{where}.{name}", "cannot be combined with port, which has its own",
@@ -177,8 +184,8 @@ class _References:
         return {**nic, "_id": port["network"], "_port": port["id"]} if port else nic
 
     def hints(self, requested: Document | None) -> Document:
-        """Return the scheduler hints with uuids in place of names; the server's own hints if the requested ones mean
-        the same."""
+        """Return the *requested* scheduler hints, with uuids of servers and groups in place of names. If they mean the
+        same as the server's current hints, return the current hints. Raises ``InvalidField``."""
         hints: Document = dict(requested or {})
         if hints.get("group"):
             group = self.resolve(GROUPS, _name(hints["group"], "scheduler_hints.group"), "scheduler_hints.group")
@@ -192,7 +199,8 @@ class _References:
         return stored if _listed(stored) == _listed(hints) else hints
 
     def _server(self, reference: Any, field: str) -> str:
-        """Return the uuid of the project's server *reference*, a name or uuid. Raises ``InvalidField`` for *field*."""
+        """Return the uuid of the server with the uuid or name *reference* in the caller's project. Raises
+        ``InvalidField`` for *field* if not exactly one server has the name."""
         key = _name(reference, field)
         if is_uuid_key(key):
             return key.lower()
@@ -202,8 +210,8 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return names and keys of the *requested* security groups; those of the server if *requested* is ``None`` or
-        means the same groups, or if the server has no NICs."""
+        """Return the names and the keys of the *requested* security groups. If *requested* is ``None`` or means the
+        same groups, or if the server has no NICs, return the server's groups. Raises ``InvalidField``."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
@@ -220,8 +228,8 @@ class _References:
         return stored if {*keys} == {*stored[1]} else (sorted({group["name"] for group in groups}), keys)
 
     def blocks(self, requested: list[Document]) -> list[Document]:
-        """Return the requested block devices with uuids in place of names. If they match the server's block devices,
-        the fields that the request lacks have the server's values."""
+        """Return the *requested* block devices with uuids in place of names. If they match the server's current block
+        devices, add the values that the request omits. Raises ``InvalidField``."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])
@@ -237,8 +245,8 @@ class _References:
         return [{**old, **new} for old, new in zip(stored, blocks, strict=True)]
 
     def rescue(self, requested: Document | None) -> Document | None:
-        """Return the rescue request with the uuid of its image; ``None`` if *requested* is ``None``. A server that is
-        already rescued stays so: return its present rescue request instead. Raises ``InvalidField``."""
+        """Return the *requested* rescue with the uuid of its image; ``None`` if no rescue is requested. For a server
+        that is already rescued, return the current rescue. Raises ``InvalidField``."""
         for name in ("device", "bus"):
             if requested and requested.get(name):
                 raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
@@ -250,26 +258,26 @@ class _References:
 
 
 def _name(value: Any, field: str) -> str:
-    """Return *value*, which must be a name or uuid. Raises ``InvalidField`` for *field*."""
+    """Return *value* after the check that it is a name or uuid. Raises ``InvalidField`` for *field*."""
     return REFERENCE.check(value, field)  # type: ignore[no-any-return]
 
 
 def _listed(hints: Document) -> Document:
-    """Return *hints* with a list wherever a hint names one server only, so that hints can be compared."""
+    """Return *hints* with a list of servers in place of a single server, so that hints can be compared."""
     return {name: [value] if name in ("different_host", "same_host") and not isinstance(value, list) else value
             for name, value in hints.items()}
 
 
 def _fits(new: Document, old: Document) -> bool:
-    """Return whether all fields of the requested block device *new* have the same values in the server's *old*; the
-    image of a root disk may differ."""
+    """Return whether the server's block device *old* has all values of the requested block device *new*. For a root
+    disk from an image, the image may differ."""
     from_image = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
     return all(old.get(key) == value for key, value in new.items() if not (from_image and key == "uuid"))
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
-    """Return the request for the new server *want*. *freed*: addresses and ports of the server that it replaces; they
-    are left out, because a check would find them in use."""
+    """Return the request that creates the server *want*. *freed*: addresses and ports of a server that will be
+    replaced. They are omitted from the request, because a check would report them as used."""
     nics = [requested_network(nic, at, freed) for at, nic in enumerate(want["networks"])]
     return NewServers(
         id=want.get("id"), name=want["name"], flavor_id=want["_flavor"], networks=nics or "none",
@@ -286,9 +294,9 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """Return *nic*, at index *at* of the request, as a requested network for ``Networks.check_requested``: {port} or
-    {uuid, fixed_ip}, and tag. *freed*: addresses and ports of a server that will be removed first; a NIC with one of
-    them is requested by its network only. Raises ``InvalidField`` if *nic* has a MAC address."""
+    """Convert a requested NIC to the format of Nova's ``networks``: {port} or {uuid, fixed_ip}, each with the tag.
+    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first; a NIC
+    with one of them is requested by its network only. Raises ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:
@@ -299,8 +307,8 @@ def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = 
 
 
 def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the uuid of the image of the root disk: *image*, or the source of the boot device in *blocks*; ``None`` if
-    the root disk has no image."""
+    """Return the uuid of the image of the root disk: *image*, or the image of the boot device in *blocks* (the block
+    device mapping). Return ``None`` if the root disk has no image."""
     if image:
         return str(image["id"]) if image["id"] else None
     return next((block_device.get("uuid") for block_device in blocks if block_device.get("boot_index") == 0
@@ -309,7 +317,8 @@ def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]
 
 
 def rebuild_of(want: Document, have: Document) -> Rebuild:
-    """Return the arguments of the action rebuild. Raises ``InvalidField`` for changes that a rebuild cannot make."""
+    """Return the arguments of the action rebuild that changes the server from *have* to *want*. Raises ``InvalidField``
+    for a change that a rebuild cannot make."""
     image = image_of(want["image"], want["block_device_mapping"])
     if image is None:
         raise InvalidField("image", "is required: a server without one cannot be rebuilt")

@@ -34,13 +34,14 @@ SIZES = ("name", "vcpus", "ram", "disk", "ephemeral", "swap")
 
 
 def agent_timestamp(text: str | None) -> str | None:
-    """Return the time *text* in the agents' format."""
+    """Return the time *text* of a database row in the format of the v1 API, without fractions of a second; ``None`` for
+    ``None``."""
     return text[:19] + "Z" if text else None
 
 
 def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the addresses of the server *row* by the network's name; floating IPs (*floating*) follow their fixed
-    address."""
+    """Return the addresses of the server *row*, by network name. *floating*: maps (MAC, fixed address) to a floating
+    IP, which follows the fixed address in the result."""
     addresses_by_network = add_floating_ips(row.addresses, floating)
     return {network: [{"addr": address["addr"], "version": address["version"],
                        "mac": address["OS-EXT-IPS-MAC:mac_addr"],
@@ -50,11 +51,12 @@ def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -
 
 def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: bool, password: bool,
                   floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the server of *row* as a document, with keys for the plan that ``CloudServers.public`` removes for
-    answers.
+    """Return the server *row* in the format of the v1 API. Keys that begin with ``_`` are for the plan of a change;
+    ``CloudServers.public`` removes them.
 
-    *image_name*: returns an image's name by its uuid. *floating*: {(MAC, fixed address): floating IP}. *on_host*:
-    include the host and the server's name there. *password*: include the password that the guest has left.
+    *image_name*: a function that returns an image's name by its uuid. *floating*: maps (MAC, fixed address) to a
+    floating IP. *on_host*: include the host, and the server's name there. *password*: include the encrypted password of
+    the guest.
     """
     row = row.undecoded()
     flavor, fault, block_devices = row.flavor, row.fault, row.request.get("blocks") or []
@@ -91,7 +93,7 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
 
 
 def _of_clouds(row: ServerRow) -> Document:
-    """Return the fields of a server that the API of a single host does not have."""
+    """Return the fields of the server *row* that only the API of a cloud has, not the API of a single host."""
     groups = row.security_groups
     return {
         "scheduler_hints": row.hints, "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
@@ -101,7 +103,8 @@ def _of_clouds(row: ServerRow) -> Document:
 
 
 def _hardware(row: ServerRow) -> Document:
-    """Return the hardware that flavor and image request; an empty dict if they are invalid, which fails the build."""
+    """Return the virtual hardware that the server's flavor and image request; an empty dict if they are invalid,
+    because then the build fails."""
     with contextlib.suppress(InvalidField):
         return requested_hardware(row.flavor, row.image)
     return {}
@@ -122,5 +125,5 @@ def group_key(group: Mapping[str, Any]) -> str:
 
 
 def nic_id(port: str) -> str:
-    """Return the uuid of the interface attachment of *port*, which is derived from the port's uuid."""
+    """Return a uuid for the attachment of a NIC to a server; it is derived from *port*, the port's uuid."""
     return str(uuid.uuid5(NAMESPACE, f"interface {port}"))
