@@ -21,8 +21,8 @@ CATALOGUE = "backup.json"
 
 
 def add_backup_commands(command: Any, group: Any) -> None:
-    """Add ``magnetar backup import``. *command*: the function of ``cli`` that adds a subcommand. *group*: the function
-    that adds a group of subcommands."""
+    """Add the subcommand ``magnetar backup import`` to the command line. *command*: the function ``_add_command`` of
+    ``cli``. *group*: its function ``_add_group``, which returns the subparsers of a command group."""
     actions = group("backup", "Import backups of volumes.")
     parser = command(actions, "import", run_backup_import,
                      "Add the backups whose catalogues are in a directory to the database, each to its former project. "
@@ -35,7 +35,8 @@ def add_backup_commands(command: Any, group: Any) -> None:
 
 
 def run_backup_import(options: argparse.Namespace) -> int:
-    """Run ``magnetar backup import``."""
+    """Run ``magnetar backup import``: add the backups in a directory to the database. Return the exit status: 1 if a
+    backup cannot be imported."""
     from magnetar_control.services.volume import EmbeddedVolumes
 
     records, errors = read_backup_catalogues(options.directory)
@@ -56,8 +57,8 @@ def run_backup_import(options: argparse.Namespace) -> int:
 
 
 def read_backup_catalogues(directory: Path) -> tuple[list[Document], list[str]]:
-    """Return the records of the backups in *directory*, and a text for each backup that cannot be imported, with the
-    reason. Raises ``InvalidSettings`` if there is no such directory."""
+    """Read the file ``backup.json`` of each backup in *directory*. Return two lists: a backup record for each valid
+    file, and an error text for each other file. Raises ``InvalidSettings`` if *directory* does not exist."""
     from magnetar_control.services.volume.backups import catalogue_record
 
     if not directory.is_dir():

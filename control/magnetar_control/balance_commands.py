@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def add_balance_command(command: Any, commands: Any) -> None:
-    """Add ``balance`` to *commands*. *command*: the function of ``cli`` that adds a command."""
+    """Add the subcommand ``magnetar balance`` to *commands*, the subparsers of the command line. *command*: the
+    function ``_add_command`` of ``cli``."""
     balance = command(commands, "balance", run_balance,
                       "Even out the real load of hosts, or free one host, by a few live migrations. Prints the moves, "
                       "then does them. Status 1 if one fails.",
@@ -30,7 +31,8 @@ def add_balance_command(command: Any, commands: Any) -> None:
 
 
 def run_balance(options: argparse.Namespace) -> int:
-    """Run ``magnetar balance``."""
+    """Run ``magnetar balance``: print the load of hosts and the proposed migrations, then do the migrations. Return the
+    exit status: 1 if one fails."""
     from magnetar_control.compute.balance import balance, balance_moves
 
     with open_operator(options) as caller:
@@ -53,8 +55,8 @@ def run_balance(options: argparse.Namespace) -> int:
 
 
 def _print_report(report: BalanceReport) -> None:
-    """Print two tables: the loads of a cell's hosts, and the proposed moves. Print to stderr which hosts were left out
-    and which servers are not moved, with the reasons."""
+    """Print two tables: the loads of a cell's hosts, and the proposed moves of servers. Print to stderr the hosts
+    without a measured load and the servers that stay, with the reasons."""
     plan = report.plan
     print_table(["host", "CPU", "memory", "after the moves"], [
         [host.name, f"{host.cpu_load:.0%}", f"{host.memory_load:.0%}",

@@ -47,7 +47,8 @@ SECRETS = ("pass", "secret", "token", "key")
 
 
 def subcommands(commands: Commands) -> None:
-    """Add the control plane's subcommands to a command line. The agent's command line has them too."""
+    """Add the subcommands of the control plane to the parser of a command line. The agent's command line has these
+    subcommands too. *commands*: the subparsers of the parser."""
     serving = [
         _add_command(commands, "serve", run_serve,
                      "Run API, conductor and embedded services in one process, for the hosts of the "
@@ -81,7 +82,7 @@ def subcommands(commands: Commands) -> None:
 
 
 def _add_database_commands(commands: Commands) -> None:
-    """Add ``magnetar db`` and ``magnetar upgrade`` with their subcommands."""
+    """Add the subcommands of ``magnetar db`` and ``magnetar upgrade`` to *commands*."""
     db = _add_group(commands, "db", "Create and upgrade the tables of the databases, and remove old rows.")
     upgrade = _add_command(db, "upgrade", run_db_upgrade, "Create or upgrade the tables of all databases.",
                            "magnetar db upgrade\n  magnetar db upgrade --check")
@@ -102,7 +103,7 @@ def _add_database_commands(commands: Commands) -> None:
 
 
 def _add_cell_commands(commands: Commands) -> None:
-    """Add ``magnetar cell`` and its subcommands."""
+    """Add the subcommands of ``magnetar cell`` to *commands*."""
     cell = _add_group(commands, "cell", "List, create, disable and remove cells.")
     _add_command(cell, "list", run_cell_list, "List the cells.", "magnetar cell list")
     create = _add_command(cell, "create", run_cell_create, "Add a cell, and create its tables.",
@@ -132,8 +133,8 @@ def _add_command(commands: Commands, name: str, run: Command, text: str, example
 
 
 def _add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Return the subparsers of the command group *name*, so that a caller can add commands to it. Create the group,
-    with the help *text*, unless the agent's command line has it already."""
+    """Return the subparsers of the command group *name*, such as ``magnetar cell``. If the parser does not have the
+    group yet, add it with the help *text*."""
     if name in commands.choices:
         return next(action for action in commands.choices[name]._actions  # noqa: SLF001 - argparse has no public list
                     if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
@@ -142,8 +143,8 @@ def _add_group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def configure_logging(level: str) -> None:
-    """Log JSON lines of *level* and above to stderr. The lines have no source file and line number, because finding
-    these takes time."""
+    """Configure logging: write JSON lines of *level* and above to stderr. They contain no source file and line number,
+    because finding these takes time."""
     from magnetar_control.web.json_log import BatchedLog, JsonLog
 
     handler = BatchedLog()
@@ -155,7 +156,8 @@ def configure_logging(level: str) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> int:
-    """Run ``magnetar serve``, ``magnetar api`` and ``magnetar conductor``."""
+    """Run ``magnetar serve``, ``magnetar api`` or ``magnetar conductor`` until the process gets SIGTERM. Return the
+    exit status."""
     from . import serve as parts
     from .reloading import SettingsReloader
 
@@ -183,8 +185,8 @@ def run_serve(options: argparse.Namespace) -> int:
 
 
 def _serving_settings(options: argparse.Namespace) -> Settings:
-    """Return the settings of a service with its *options*. ``magnetar serve`` without hosts in the settings gets the
-    local agent's host, if there is one. Raises ``InvalidSettings``."""
+    """Return the settings for a service with the command line *options*. If the settings for ``magnetar serve`` contain
+    no hosts, and an agent runs on this machine, add this machine as a host. Raises ``InvalidSettings``."""
     settings = configuration.load_settings(options.config)
     if options.workers is not None:
         settings = configuration.replace_settings(settings, api_workers=options.workers)
@@ -196,8 +198,9 @@ def _serving_settings(options: argparse.Namespace) -> Settings:
 
 
 def _end_process(with_conductor: bool) -> int:
-    """Return the exit status of a service that has ended. If threads of a conductor (*with_conductor*) still run, exit
-    the process immediately: their work is back in the queue, where another conductor can take it."""
+    """Return the exit status after a service has stopped. *with_conductor*: the service has run a conductor; if its
+    threads still run, exit the process immediately. Their actions stay in the queue, and another conductor continues
+    them."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()
                and not thread.daemon]
     if with_conductor and threads:
@@ -207,7 +210,7 @@ def _end_process(with_conductor: bool) -> int:
 
 
 def run_config(options: argparse.Namespace) -> int:
-    """Run ``magnetar config``."""
+    """Run ``magnetar config``: check the settings, and print them without secrets."""
     from magnetar_control.conductor.worker import vendordata_auth
     from magnetar_control.conductor.worker.vendordata import vendordata_targets
     from magnetar_control.fencing.fence_devices import fence_devices, read_device_secrets
@@ -227,7 +230,8 @@ def run_config(options: argparse.Namespace) -> int:
 
 
 def _printable_value(name: str, value: Any) -> Any:
-    """Return a setting's value without secrets. In a webhook's URL everything after the host counts as secret."""
+    """Return *value* of the setting *name* without secrets, for printing. Of URLs of webhooks, only the scheme and the
+    host are printed."""
     if name == "notification_urls":
         return {receiver: _address(str(url)) for receiver, url in value.items()}
     if name == "vendordata_dynamic_targets":
@@ -236,7 +240,7 @@ def _printable_value(name: str, value: Any) -> Any:
 
 
 def _address(url: str) -> str:
-    """Return scheme, host and port of a URL, and "/..." when the URL has more."""
+    """Return scheme, host and port of *url*, followed by "/..." if the URL has a longer path or a query."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -245,8 +249,8 @@ def _address(url: str) -> str:
 
 
 def _url_without_secrets(url: str) -> str:
-    """Return a URL without its password, and without the secrets of its query; for a URL that cannot be parsed, the
-    part after the last @."""
+    """Return *url* without its password and without secret query parameters, for printing. If it cannot be parsed,
+    return only the part after the last @."""
     from sqlalchemy import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -261,7 +265,8 @@ def _url_without_secrets(url: str) -> str:
 
 
 def run_audit(options: argparse.Namespace) -> int:
-    """Run ``magnetar audit``."""
+    """Run ``magnetar audit``: compare databases, services and hosts, and print what does not match. Return the exit
+    status: 1 if there are findings or a host or cell does not answer."""
     from magnetar_control.conductor.periodic.audit import run_with_state
 
     with open_parts(options) as parts:
@@ -282,7 +287,8 @@ def run_audit(options: argparse.Namespace) -> int:
 
 
 def run_db_upgrade(options: argparse.Namespace) -> int:
-    """Run ``magnetar db upgrade``. Print the changes. Fails when a cell's database does not answer."""
+    """Run ``magnetar db upgrade``: create or upgrade the tables of all databases, and print the result for each. Return
+    the exit status: 1 if the database of a cell does not answer."""
     with open_parts(options) as parts:
         if options.check:
             return upgrade_commands.check_db_upgrade(parts)
@@ -296,7 +302,8 @@ def run_db_upgrade(options: argparse.Namespace) -> int:
 
 
 def run_db_purge(options: argparse.Namespace) -> int:
-    """Run ``magnetar db purge``. Fails when a cell's database does not answer."""
+    """Run ``magnetar db purge``: remove old rows of deleted servers and ended incidents. Return the exit status: 1 if
+    the database of a cell does not answer."""
     from sqlalchemy.exc import DBAPIError
 
     from magnetar_control.store.engine.database import parse_moment, utc_now
@@ -329,8 +336,8 @@ def run_db_purge(options: argparse.Namespace) -> int:
 
 
 def _purge_cell(store: Store, database: Database, cutoff: str, options: argparse.Namespace) -> dict[str, int]:
-    """Remove the old rows of a cell's *database*, or only count them in a dry run; return their numbers by a
-    description."""
+    """Remove rows from before *cutoff* from a cell's *database*, or only count them in a dry run. Return the numbers of
+    rows, by a description such as "servers deleted"."""
     from magnetar_control.store.hosts import old_incidents
     from magnetar_control.store.servers import deleted_servers
 
@@ -342,7 +349,8 @@ def _purge_cell(store: Store, database: Database, cutoff: str, options: argparse
 
 
 def _purge_requests(api: Database, cutoff: str, options: argparse.Namespace) -> int:
-    """Remove the old fencing requests of the database *api*, or only count them in a dry run; return their number."""
+    """Remove fencing requests from before *cutoff* from the API database *api*, or only count them in a dry run. Return
+    their number."""
     from magnetar_control.store.hosts import old_incidents
 
     if options.dry_run:
@@ -351,7 +359,7 @@ def _purge_requests(api: Database, cutoff: str, options: argparse.Namespace) -> 
 
 
 def run_cell_list(options: argparse.Namespace) -> int:
-    """Run ``magnetar cell list``."""
+    """Run ``magnetar cell list``: print the cells. Return the exit status."""
     with open_parts(options) as parts:
         for cell in parts.store.cells(fresh=True):
             state = "disabled" if cell.disabled else "enabled"
@@ -360,7 +368,8 @@ def run_cell_list(options: argparse.Namespace) -> int:
 
 
 def run_cell_create(options: argparse.Namespace) -> int:
-    """Run ``magnetar cell create``. Prints whether the cell is new, changed, or unchanged."""
+    """Run ``magnetar cell create``: add a cell or change its database URL, create its tables, and print whether the
+    cell is new, changed or unchanged. Return the exit status."""
     from magnetar_control.store.engine import schema
     from magnetar_control.store.engine.tables import CELL
     from magnetar_control.store.store import RESTART
@@ -380,14 +389,15 @@ def run_cell_create(options: argparse.Namespace) -> int:
 
 
 def run_cell_change(options: argparse.Namespace) -> int:
-    """Run ``magnetar cell disable``, ``enable`` and ``delete``."""
+    """Run ``magnetar cell disable``, ``enable`` or ``delete``. Return the exit status."""
     with open_parts(options) as parts:
         options.change(parts.store, options.name)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and return its exit status. Print failures as one sentence to stderr."""
+    """Run the command line with *arguments*, and return the exit status. *arguments*: ``None``: the arguments of the
+    process. An expected error is printed to stderr as one sentence."""
     from sqlalchemy.exc import DBAPIError
 
     top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")

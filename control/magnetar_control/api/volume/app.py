@@ -33,13 +33,13 @@ KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotF
 
 
 def render_cinder_fault(fault: Fault) -> Answer:
-    """Return a fault in the form of Cinder's errors."""
+    """Return the HTTP answer for *fault*, in the format of Cinder's errors."""
     return named_answer(KEYS, fault)
 
 
 def negotiate_volume_version(header: str) -> tuple[int, int]:
-    """Return the microversion that ``OpenStack-API-Version`` requests of this service, 3.0 by default. Raises
-    ``InvalidRequest`` or ``Fault`` 406."""
+    """Return the requested microversion of the Block Storage API as (major, minor); 3.0 by default. *header*: the value
+    of ``OpenStack-API-Version``. Raises ``InvalidRequest`` or ``Fault`` 406."""
     requested = next((part.split(maxsplit=1)[1].strip() for part in map(str.strip, header.split(","))
                       if len(part.split(maxsplit=1)) == 2 and part.split()[0].lower() == "volume"), None)
     if requested is None:
@@ -62,12 +62,13 @@ def _text(version: tuple[int, int]) -> str:
 
 
 class VolumeApplication(RoutedService):
-    """The application, mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+    """The web application of the Block Storage API, mounted at ``/volume``. *authenticate*: a function that sets
+    ``request.context``, or raises ``Fault`` 401."""
 
     def __init__(self, service: EmbeddedVolumes, authenticate: Callable[[Request], None]) -> None:
         def scoped(request: Request) -> None:
-            """Authenticate the request, and check that the project in the URL is the token's. Raises ``Fault``,
-            ``InvalidRequest``."""
+            """Authenticate the request. Also check that a project id in the URL is the project id of the token. Raises
+            ``Fault``, ``InvalidRequest``."""
             authenticate(request)
             project = request.extra["project"] = request.params.pop("project_id", None)
             if project not in (None, request.context.project_id):
@@ -91,7 +92,7 @@ class VolumeApplication(RoutedService):
         ], scoped, render_cinder_fault)
 
     def handle(self, request: Request) -> Answer:
-        """Return the answer at the requested microversion, with that version in its headers."""
+        """Return the answer to *request* at the requested microversion. Its headers contain this version."""
         try:
             request.extra["version"] = negotiate_volume_version(request.headers.get(HEADER.lower(), ""))
         except (Fault, InvalidRequest) as error:
@@ -102,7 +103,7 @@ class VolumeApplication(RoutedService):
 
 
 def _versions(request: Request) -> Document:
-    """Return the list of versions, which has one entry. At ``/`` the status is 300, as in Cinder."""
+    """Return the list of API versions, which contains only v3. The status of ``GET /`` is 300, as in Cinder."""
     return {"versions": [{
         "id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
         "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],

@@ -37,7 +37,7 @@ class AttachmentRoutes(NounRoutes):
         return self.store.list(request.context, listing)[0], None
 
     def create(self, request: Request) -> Document:
-        """Reserve a volume for a server, and return the new attachment."""
+        """Create an attachment, which reserves a volume for a server, and return it."""
         attachment = checked_body(request, "attachment", CREATE)
         request.params["id"] = self.store.create(
             request.context, attachment["volume_uuid"], attachment.get("instance_uuid"), attachment.get("mode") or "rw",
@@ -49,19 +49,20 @@ class AttachmentRoutes(NounRoutes):
         return self.show(request)
 
     def act(self, request: Request) -> None:
-        """Mark the attachment as complete (``os-complete``, 3.44): the server has the volume."""
+        """Complete the attachment after the server has connected the volume: the action ``os-complete`` (3.44)."""
         document = request.json()
         if not isinstance(document, dict) or list(document) != ["os-complete"]:
             raise InvalidRequest("The one action of an attachment is {\"os-complete\": {}}.")
         self.store.complete(*request.named())
 
     def delete(self, request: Request) -> Document:
-        """Delete the attachment; return the volume's other attachments."""
+        """Delete the attachment. Return the other attachments of the volume."""
         return {"attachments": [self.view(request, row, detailed=False) for row in self.store.delete(*request.named())]}
 
 
 def _since(minor: int, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Return *handler*, but with ``NotFound`` before microversion 3.*minor*, as for an unknown route."""
+    """Return a handler that calls *handler*, but raises ``NotFound`` before microversion 3.*minor*, as for an unknown
+    route."""
     def checked(request: Request) -> Any:
         if request.extra["version"] < (3, minor):
             raise NotFound(f"This is there from microversion 3.{minor} on; the request asked for "

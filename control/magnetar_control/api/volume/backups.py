@@ -29,7 +29,7 @@ RESET = build_record({"status": Choices("available", "error")}, "status")
 
 
 class BackupRoutes(NounRoutes):
-    """The routes of ``openstack volume backup``."""
+    """The routes of volume backups in the Block Storage API, and their handlers."""
 
     name = "backup"
     filters = ("name", "status", "volume_id", "id")
@@ -45,7 +45,8 @@ class BackupRoutes(NounRoutes):
         return views.backup_view(request, row, self.service.zone) if detailed else views.brief_backup_view(request, row)
 
     def create(self, request: Request) -> Document:
-        """Create the record of a new backup, and return it. Later, the worker requests the backup from an agent."""
+        """Create the database row of a new backup, and return it. A background worker then asks an agent to write the
+        backup."""
         check_volume_writer(request.context)
         requested = checked_body(request, "backup", CREATE_NEW if self._since(request, WITH_ZONE) else build_record({
             **CREATE, **({"metadata": METADATA} if self._since(request, WITH_METADATA) else {})}, "volume_id"))
@@ -59,7 +60,7 @@ class BackupRoutes(NounRoutes):
         return {"backup": views.brief_backup_view(request, backup)}
 
     def update(self, request: Request) -> Document:
-        """Update name, description and metadata, and return the backup (3.9)."""
+        """Update name, description and metadata of the backup, and return it (3.9)."""
         if not self._since(request, UPDATES):
             raise Fault(404, f"Backups can be updated since microversion 3.{UPDATES}.")
         requested = checked_body(request, "backup", UPDATE if self._since(request, WITH_METADATA) else build_record(
@@ -71,24 +72,24 @@ class BackupRoutes(NounRoutes):
         return {"backup": views.brief_backup_view(request, self.store.show(*request.named()))}
 
     def restore(self, request: Request) -> Document:
-        """Request the restoration of a backup to an existing volume or to a new one. Return {restore: {backup_id,
+        """Request that a backup is restored to an existing volume or to a new one. Return {restore: {backup_id,
         volume_id, volume_name}}."""
         requested = checked_body(request, "restore", RESTORE)
         return {"restore": self.service.backups.restore(
             request.context, request.params["id"], requested.get("volume_id"), requested.get("name"))}
 
     def export_record(self, request: Request) -> Document:
-        """Return the record of a backup, which ``import_record`` of another cloud accepts."""
+        """Return the metadata of a backup as a backup record, which ``import_record`` of another cloud accepts."""
         return {"backup-record": self.service.backups.export_record(*request.named())}
 
     def import_record(self, request: Request) -> Document:
-        """Import a backup by its record into the caller's project, and return it."""
+        """Add a backup to the caller's project from a backup record, and return the backup."""
         record = checked_body(request, "backup-record", RECORD)
         backup = self.service.backups.import_record(request.context, record["backup_service"], record["backup_url"])
         return {"backup": views.brief_backup_view(request, backup)}
 
     def act(self, request: Request) -> None:
-        """Run an administrator's action: os-reset_status, os-force_delete."""
+        """Run an action of administrators on the backup: os-reset_status or os-force_delete."""
         check_admin(request.context)
         if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}, {"os-force_delete": ""}):
             self.service.backups.delete(request.context, request.params["id"], force=True)
@@ -97,5 +98,5 @@ class BackupRoutes(NounRoutes):
 
     @staticmethod
     def _since(request: Request, minor: int) -> bool:
-        """Return whether the request has microversion 3.*minor* or later."""
+        """Return whether the microversion of the request is 3.*minor* or later."""
         return bool(request.extra["version"] >= (3, minor))

@@ -27,7 +27,7 @@ class EncryptionRoutes:
         self.service, self.store = service, service.types
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of the encryption of volume types and volumes, relative to ``/v3``."""
         every = "types/{id}/encryption"
         encryption_path = f"{every}/{{encryption_id}}"
         return [guarded_route(f"GET {every}", self.show, who="admin"),
@@ -38,20 +38,21 @@ class EncryptionRoutes:
                 guarded_route("GET volumes/{id}/encryption", self.of_volume)]
 
     def show(self, request: Request) -> Document:
-        """Return the encryption of the type; an empty object if the type has none."""
+        """Return the encryption settings of the volume type; an empty object if it has none."""
         volume_type = self._type(request)
         return _encryption_document(volume_type) if volume_type.encryption else {}
 
     def part(self, request: Request) -> Document:
-        """Return one value of the type's encryption. The URL has the value's name in the place of the encryption's id.
-        Raises ``NotFound``."""
+        """Return one encryption setting of the volume type, such as ``cipher``. As in Cinder, the last segment of the
+        URL, the encryption's id in other requests, is the name of the setting. Raises ``NotFound``."""
         name, have = request.params["encryption_id"], self.show(request)
         if name not in have:
             raise NotFound(f"The encryption of the volume type has no {name[:80]}.")
         return {name: have[name]}
 
     def create(self, request: Request) -> Document:
-        """Create the encryption of the type, and return it. Raises ``InvalidRequest`` if the type already has one."""
+        """Create the encryption settings of the volume type, and return them. Raises ``InvalidRequest`` if it already
+        has some."""
         encryption = _checked(checked_body(request, "encryption", CREATE))
         if self._type(request).encryption:
             raise InvalidRequest(f"Volume type encryption for type {request.params['id']} already exists.")
@@ -69,7 +70,8 @@ class EncryptionRoutes:
         self.store.encrypt(request.context, request.params["id"], None)
 
     def of_volume(self, request: Request) -> Document:
-        """Return the encryption of a volume to callers who may see the volume; no caller gets its key."""
+        """Return the encryption settings of a volume. They contain the id of the key, but not the key. Every caller who
+        may see the volume gets them."""
         volume = self.service.volumes.show(request.context, request.params["id"])
         if volume["encryption_key_id"] is None:
             return {"encryption_key_id": None}
@@ -94,7 +96,8 @@ def _encryption_document(volume_type: VolumeType) -> Document:
 
 
 def check_key_size(encryption: Document) -> None:
-    """Raise ``InvalidField`` for an unsupported key size."""
+    """Raise ``InvalidField`` if the key_size in *encryption*, the encryption settings of a request, is not supported.
+    """
     if encryption.get("key_size") not in (None, 256, 512):
         raise InvalidField("encryption.key_size", "must be 256, or 512, which counts both keys of XTS",
                            encryption["key_size"])

@@ -24,7 +24,8 @@ FILTERS: Mapping[str, Sequence[str]] = {
 
 
 def filter_routes() -> list[Guarded]:
-    """Return the routes of resource filters, below ``/v3``."""
+    """Return the routes of Cinder's resource filters, relative to ``/v3``. They list the filters of each resource type.
+    """
     return [guarded_route("GET resource_filters", _filters)]
 
 

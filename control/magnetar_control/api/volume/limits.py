@@ -40,7 +40,7 @@ class LimitRoutes:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of limits, quotas, availability zones, services and messages, relative to ``/v3``."""
         quotas, service = "os-quota-sets/{id}", self.service
         return [guarded_route("GET limits", self.limits),
                 guarded_route(f"GET {quotas}", self.quota), guarded_route(f"PUT {quotas}", self.set_quota),
@@ -57,8 +57,8 @@ class LimitRoutes:
                 guarded_route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """Return limits and usage of the caller's project. Administrators may name another project, as ``project_id``
-        (3.39) or as ``tenant_id``, which python-cinderclient and so Horizon send."""
+        """Return the limits and the usage of the caller's project. Administrators may name another project, in the
+        query parameter ``project_id`` (3.39) or in ``tenant_id``, which python-cinderclient, and so Horizon, sends."""
         check_known(request, ("project_id", "tenant_id"))
         query = dict(request.query)
         id = query.get("project_id", query.get("tenant_id"))
@@ -74,7 +74,7 @@ class LimitRoutes:
             "totalBackupGigabytesUsed": have["backup_gigabytes"]}}}
 
     def quota(self, request: Request) -> Document:
-        """Return the limits of a project, with ``usage=True`` its usage too."""
+        """Return the limits of the project in the URL. With ``usage=True`` in the query, also return its usage."""
         id = request.params["id"]
         self._check_seen(request, id)
         most, have = self.service.quotas(id)
@@ -90,9 +90,9 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Set limits of a project, -1 for unlimited, and return them; for administrators. A limit below the usage is
-        refused if ``skip_validation`` or ``force`` is false. ``skip_validation`` may be in the body, or in the query,
-        where python-cinderclient puts it."""
+        """Set limits of a project (-1: unlimited), and return its limits. Only for administrators. If
+        ``skip_validation`` or ``force`` is false, a limit below the usage is refused. ``skip_validation`` may be in the
+        body or, as python-cinderclient sends it, in the query."""
         check_admin(request.context)
         requested = {**checked_body(request, "quota_set", QUOTA_SET), **{
             name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}
@@ -106,13 +106,13 @@ class LimitRoutes:
             request.params["id"], {name: requested[name] for name in NAMES if name in requested})}
 
     def drop_quota(self, request: Request) -> None:
-        """Reset a project's quotas to the default limits; for administrators."""
+        """Reset the limits of a project to the defaults. Only for administrators."""
         check_admin(request.context)
         self.service.set_quotas(request.params["id"], dict.fromkeys(NAMES))
 
     def quota_class(self, request: Request) -> Document:
-        """Return the default limits, which apply to projects without limits of their own. Raises ``NotFound`` for a
-        class other than default."""
+        """Return the default limits, which apply to projects without specific limits. Raises ``NotFound`` for a quota
+        class other than ``default``."""
         if request.params["id"] != CLASS:
             raise NotFound(f"There is one quota class, {CLASS}.")
         return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0]}}
@@ -127,8 +127,8 @@ class LimitRoutes:
         raise InvalidRequest(NOT_OF_SERVICES)
 
     def services(self, request: Request) -> Document:
-        """Return the hosts that hold volumes; for administrators. Hosts cannot be disabled, frozen or replicated
-        here."""
+        """Return each host with volumes as a service ``cinder-volume``. Only for administrators. These services cannot
+        be disabled, frozen or replicated."""
         check_admin(request.context)
         check_known(request, ("binary", "host"))
         query = dict(request.query)
@@ -143,8 +143,8 @@ class LimitRoutes:
                              and query.get("host") in (None, service["host"], service["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Return the messages about failures in the caller's project (3.3). Administrators may list the messages of all
-        projects or of another project."""
+        """Return Cinder's user messages, which report failures in the caller's project (3.3). Administrators may list
+        the messages of all projects or of another project."""
         check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
         project_id = query.get("project_id")

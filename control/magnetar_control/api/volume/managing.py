@@ -29,19 +29,21 @@ UNMANAGE_BODY = build_record({})
 
 
 class ManageRoutes:
-    """The routes of content that can be managed as volumes, at *path*, one of ``PATHS``; all for administrators."""
+    """The routes that list the files and images in a pool that are not volumes yet, and make volumes of them (Cinder's
+    manage). *path*: one of ``PATHS``, the names of the resource in URLs. Only for administrators."""
 
     def __init__(self, service: EmbeddedVolumes, path: str) -> None:
         self.service, self.path = service, path
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of manageable volumes, relative to ``/v3``."""
         return [guarded_route(f"GET {self.path}", self.list, who="admin"),
                 guarded_route(f"GET {self.path}/detail", partial(self.list, detailed=True), who="admin"),
                 guarded_route(f"POST {self.path}", self.create, 202, who="admin")]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return a page of the content in the pool of a host; with *detailed* also why an item cannot be managed."""
+        """Return a page of the files and images in a pool of a host. *detailed*: include the reason why one of them
+        cannot become a volume."""
         check_known(request, ("host", "cluster", "limit", "offset", "marker", "sort", "sort_key", "sort_dir"))
         query = dict(request.query)
         if not query.get("host"):
@@ -54,7 +56,7 @@ class ManageRoutes:
         return shown
 
     def create(self, request: Request) -> Document:
-        """Begin to manage content of a pool as a new volume, and return the volume."""
+        """Make a volume of an existing file or image in a pool, and return the volume. Its creation completes later."""
         requested = values.checked_body(request, "volume", MANAGE_BODY)
         if not requested.get("host"):
             raise InvalidField("host", "is required: HOST@BACKEND#POOL; there are no clusters")
@@ -71,15 +73,17 @@ class ManageRoutes:
 
 
 def unmanage_volume(service: EmbeddedVolumes, request: Request, arguments: object) -> Answer:
-    """Begin to remove a volume from the volume service, but keep its content in the pool."""
+    """Request that a volume is removed from the volume service while its content stays in the pool (``os-unmanage``).
+    *arguments*: the action's body, which must be empty."""
     UNMANAGE_BODY.check(arguments or {}, UNMANAGE)
     service.managed.unmanage(*request.named())
     return Answer(None, 202)
 
 
 def _manageable(content: Document, detailed: bool) -> Document:
-    """Return *content*, an item of ``AgentClient.pool_content``, in Cinder's form. *detailed*: with the fields of the
-    detailed list. The ``id`` serves as the marker of pages."""
+    """Convert *content*, an item of ``AgentClient.pool_content``, to the format of Cinder's manageable volumes, and
+    return it. *detailed*: include the fields of the detailed list. The key ``id`` is only used as the marker of pages.
+    """
     more = {"cinder_id": content["volume"], "reason_not_safe": content["reason"], "extra_info": {
         "format": content["format"]}} if detailed else {}
     return {"id": content["name"], "reference": {NAME: content["name"]}, "size": content["size"] or 0,

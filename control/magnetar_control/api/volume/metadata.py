@@ -14,7 +14,8 @@ from .values import METADATA, checked_body
 
 
 def metadata_routes(below: str, store: VolumeStore | SnapshotStore) -> list[Guarded]:
-    """Return the routes of metadata. *below*: the path of the resource that has the metadata; *store*: its store."""
+    """Return the routes that read and change the metadata of volumes or snapshots. *below*: the URL path of the
+    resource, such as ``volumes/{id}``. *store*: reads and writes the resources."""
     def read(request: Request) -> Document:
         metadata: Document = store.show(request.context, request.params["id"])["metadata"]
         return metadata

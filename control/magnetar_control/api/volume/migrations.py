@@ -22,12 +22,14 @@ RETYPE_BODY = build_record({"new_type": Text(1, 255), "migration_policy": Nullab
 
 
 def migration_actions(migrations: MigrationStore) -> Mapping[str, Callable[[Request, Any], Answer]]:
-    """Return the functions of the actions, by name. Each takes the request and the action's fields."""
+    """Return the handlers of the volume actions os-migrate_volume and os-retype, by name. A handler takes the request
+    and the fields of the action."""
     return {MIGRATE: partial(_migrate, migrations), RETYPE: partial(_retype, migrations)}
 
 
 def _migrate(migrations: MigrationStore, request: Request, arguments: Any) -> Answer:
-    """Begin a migration. ``force_host_copy`` has no effect: hosts always copy. There are no clusters."""
+    """Handle os-migrate_volume: request that the volume is moved to another host. ``force_host_copy`` has no effect,
+    because hosts always copy the content."""
     values = MIGRATE_BODY.check(arguments or {}, MIGRATE)
     if bool(values.get("host")) == bool(values.get("cluster")):
         raise InvalidField("host", "or cluster is required, and not both")
@@ -37,7 +39,7 @@ def _migrate(migrations: MigrationStore, request: Request, arguments: Any) -> An
 
 
 def _retype(migrations: MigrationStore, request: Request, arguments: Any) -> Answer:
-    """Begin the change of the volume's type."""
+    """Handle os-retype: request that the volume gets another type."""
     values = RETYPE_BODY.check(arguments or {}, RETYPE)
     migrations.retype(*request.named(values["new_type"], values.get("migration_policy") or NEVER))
     return Answer(None, 202)

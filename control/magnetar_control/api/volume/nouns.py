@@ -40,8 +40,9 @@ UPDATE = build_record({**NAMES, "metadata": METADATA})
 
 
 class NounRoutes:
-    """The common routes of volumes, snapshots and attachments. *filters*: columns by which lists can be filtered;
-    *accepted*: the status of an answer to a request that only begins work."""
+    """The base class of the routes of a resource type of the Block Storage API, such as volumes, with the common
+    handlers. *filters*: columns by which lists can be filtered. *accepted*: the HTTP status of requests whose work
+    completes later."""
 
     name: str
     filters: Sequence[str]
@@ -54,7 +55,7 @@ class NounRoutes:
         self.service, self.store = service, getattr(service, f"{self.name}s")
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of the resource type, relative to ``/v3``, with their handlers."""
         every, noun_path = f"{self.name}s", f"{self.name}s/{{id}}"
         return [
             guarded_route(f"GET {every}", self.list), guarded_route(f"GET {every}/detail",
@@ -64,8 +65,8 @@ class NounRoutes:
                                                                           self.accepted)]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return the requested page of resources (*detailed*: with all fields), with a link to the next page if this
-        page is full."""
+        """Return one page of resources, with a link to the next page if this page is full. *detailed*: with all fields.
+        """
         listing = self.listing(request)
         rows, count = self.page(request, listing, detailed)
         shown = [self.view(request, row, detailed) for row in rows]
@@ -75,12 +76,12 @@ class NounRoutes:
         return answer if count is None else {**answer, "count": count}
 
     def listing(self, request: Request) -> VolumeListing:
-        """Return the list request that the query describes."""
+        """Return the list request (filters, sort order, limit, …) that the query describes."""
         return parse_volume_listing(request, self.filters)
 
     def page(self, request: Request, listing: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
-        """Return the rows of the page that *listing* requests, and the number of rows on all pages; ``None`` if that is
-        not requested."""
+        """Return the rows of the requested page, and the number of rows on all pages; ``None`` in place of the number
+        if the query does not request it."""
         rows_and_count: tuple[Documents, int | None] = self.store.list(request.context, listing)
         return rows_and_count
 
@@ -88,25 +89,26 @@ class NounRoutes:
         return {self.name: self.view(request, self.store.show(*request.named()))}
 
     def changed(self, request: Request) -> Document:
-        """Return the created or updated resource, in the form of the answers of create and update."""
+        """Return the created or updated resource as the answer to create and update requests."""
         return {self.name: self.view(request, self.store.show(*request.named()), extended=False)}
 
     def update(self, request: Request) -> Document:
-        """Update name, description and metadata, and return the resource."""
+        """Update name, description and metadata of the resource, and return it."""
         requested = checked_body(request, self.name, UPDATE)
         values = {**name_fields(requested), **{name: requested[name] for name in ("metadata",) if name in requested}}
         self.store.update(*request.named(), **values)
         return self.changed(request)
 
     def delete(self, request: Request) -> Document | None:
-        """Mark the resource for deletion; return ``None``. The routes of attachments return a document instead."""
+        """Mark the resource for deletion. Return ``None``; ``AttachmentRoutes`` overrides this method and returns a
+        document."""
         self.store.delete(*request.named())
         return None
 
 
 def parse_volume_listing(request: Request, columns: Sequence[str]) -> VolumeListing:
-    """Return the list request that the query describes. *columns*: the filters that the list has. Raises
-    ``InvalidField``, also for an unknown parameter."""
+    """Return the list request (filters, sort order, limit, …) that the query of *request* describes. *columns*: the
+    filters that this list supports. Raises ``InvalidField``, also for an unknown parameter."""
     parameters = {ALIASES.get(name, name): value for name, value in request.query}
     check_known(request, [*columns, *CONTROLS, *(old for old, name in ALIASES.items() if name in columns)])
     filters = {name: TYPES[name].check(parameters[name], name) if name in TYPES else parameters[name]
@@ -124,8 +126,8 @@ def parse_volume_listing(request: Request, columns: Sequence[str]) -> VolumeList
 
 
 def parse_pairs(text: str, name: str) -> dict[str, str]:
-    """Return the pairs in *text*, the value of the filter *name*, such as {'a': 'b'} for metadata. Raises
-    ``InvalidField``."""
+    """Parse *text*, a Python literal such as {'a': 'b'} in the filter *name* (for example metadata), and return the
+    dict. Raises ``InvalidField``."""
     try:
         return PAIRS_FORM.check(ast.literal_eval(text), name)  # type: ignore[no-any-return]
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -133,14 +135,13 @@ def parse_pairs(text: str, name: str) -> dict[str, str]:
 
 
 def _compared(name: str, text: str) -> list[tuple[str, str, str]]:
-    """Return the conditions (column, operator, time) of the filter *name*. *text*: such as
-    gt:2026-01-01T00:00:00,lt:2026-02-01T00:00:00."""
+    """Parse *text*, the value of the time filter *name*, such as gt:2026-01-01T00:00:00,lt:2026-02-01T00:00:00. Return
+    (column, operator, time) tuples. Raises ``InvalidField``."""
     return [(name, *COMPARISON.check(part, name)) for part in text.split(",")]
 
 
 def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
-    """Return the sort keys of the query *parameters*, each with whether the order is descending. Raises
-    ``InvalidField``."""
+    """Return the sort order in the query *parameters* as (column, descending) pairs. Raises ``InvalidField``."""
     words = [part for part in parameters.get("sort", "").split(",") if part] or [
         f"{parameters.get('sort_key', 'created_at')}:{parameters.get('sort_dir', 'desc')}"]
     return [(name, DIRECTION.check(direction or "desc", "sort") == "desc")
@@ -148,8 +149,8 @@ def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def sorted_by(query: dict[str, str], documents: Documents, keys: Sequence[str]) -> Documents:
-    """Return *documents* in the order that the query requests, or unchanged if it requests none. *keys*: the allowed
-    sort keys. Raises ``InvalidField``."""
+    """Return *documents* sorted as the *query* requests, or unchanged if it requests no order. *keys*: the allowed sort
+    keys. Raises ``InvalidField``."""
     if "sort" in query or "sort_key" in query:
         for name, down in reversed(parse_sort(query)):
             if name not in keys:
@@ -159,8 +160,8 @@ def sorted_by(query: dict[str, str], documents: Documents, keys: Sequence[str]) 
 
 
 def page_of_documents(request: Request, plural: str, documents: Documents) -> Document:
-    """Return {*plural*: the page of *documents* that the query requests}, with a link to the next page. Raises
-    ``InvalidField``, ``InvalidRequest``."""
+    """Return the requested page of *documents* under the key *plural*, with a link to the next page if there is one.
+    Raises ``InvalidField``, ``InvalidRequest``."""
     query = dict(request.query)
     start = COUNT.check(query.get("offset", 0), "offset")
     if "marker" in query:

@@ -28,20 +28,20 @@ POOL_FILTERS = ("name", "volume_type")
 
 
 class PoolRoutes:
-    """The routes of pools, all for administrators."""
+    """The routes of storage pools and capabilities in the Block Storage API. Only for administrators."""
 
     def __init__(self, service: EmbeddedVolumes) -> None:
         self.service = service
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of pools and capabilities, relative to ``/v3``."""
         return [guarded_route("GET scheduler-stats/get_pools", self.pools, who="admin"),
                 guarded_route("GET capabilities/{host}", self.capabilities, who="admin")]
 
     def pools(self, request: Request) -> Document:
-        """Return each pool of each host, with ``detail=true`` also its size. A pool that several hosts reach is listed
-        for each of them, with the same ``location_info``. For a host that has not reported its pools, all configured
-        pools are listed, each with the size of the host's disk."""
+        """Return the storage pools of all hosts; with ``detail=true`` also their sizes. A pool that several hosts share
+        is listed once for each host, with the same ``location_info``. A host that has not reported its pools is listed
+        with all configured pools, each with the size of the host's disk."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools
@@ -61,7 +61,8 @@ class PoolRoutes:
         return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
-        """Return the capabilities of a host that extra specs can request. There are none."""
+        """Return the backend capabilities of a host, for GET /capabilities/{host}. Its list of properties for extra
+        specs is empty."""
         name, _at, backend = request.params["host"].partition("@")
         if backend not in ("", BACKEND_NAME) or all(host["name"] != name for host in self.service.reach.hosts()):
             raise NotFound(f"Host {request.params['host'][:80]} could not be found.")
@@ -72,8 +73,8 @@ class PoolRoutes:
 
 
 def _pool(host: Any, name: str, detailed: bool, reported: PoolOnHost | None) -> Document:
-    """Return the pool *name* of *host* under Cinder's names; only its name unless *detailed*. *reported*: what the
-    host's agent has reported of the pool."""
+    """Return the pool *name* of *host* in Cinder's format. *detailed*: include its capabilities; otherwise return only
+    its name. *reported*: the agent's report about the pool; ``None`` if there is none."""
     full_name = f"{host['name']}@{BACKEND_NAME}#{name}"
     if not detailed:
         return {"name": full_name}

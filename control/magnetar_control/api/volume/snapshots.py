@@ -28,8 +28,8 @@ class SnapshotRoutes(NounRoutes):
         return [*super().routes(), guarded_route("POST snapshots/{id}/action", self.act, 202)]
 
     def create(self, request: Request) -> Document:
-        """Record a new snapshot, which the worker takes later, and return it. Before 3.66, a snapshot of a volume in
-        use needs ``force``."""
+        """Create the database row of a new snapshot, and return it; a background worker then creates the snapshot.
+        Before 3.66, a snapshot of a volume in use needs ``force``."""
         check_volume_writer(request.context)
         requested = checked_body(request, "snapshot", CREATE)
         free = request.extra["version"] >= (3, 66)
@@ -41,7 +41,7 @@ class SnapshotRoutes(NounRoutes):
         return self.changed(request)
 
     def act(self, request: Request) -> None:
-        """Run an administrator's action: os-reset_status, os-force_delete."""
+        """Run an action of administrators on the snapshot: os-reset_status or os-force_delete."""
         check_admin(request.context)
         if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}, {"os-force_delete": ""}):
             self.store.delete(*request.named(), force=True)

@@ -28,7 +28,7 @@ SNAPSHOTS, SORTING, ENCRYPTED = 55, 59, 70
 
 
 class AuthKey(Text):
-    """A value type: the key of a transfer; a key of digits may come as a number."""
+    """A validator of the auth_key of a transfer: text, or a number that is converted to text."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -42,7 +42,8 @@ ACCEPT = build_record({"auth_key": AuthKey(1, 255)}, "auth_key")
 
 
 class TransferRoutes(NounRoutes):
-    """The routes of transfers of volumes at *path*, one of ``PATHS``."""
+    """The routes of volume transfers, and their handlers. *path*: one of ``PATHS``, the old or the new URL path of
+    transfers."""
 
     name = "transfer"
     filters = ("name", "volume_id", "id")
@@ -65,13 +66,14 @@ class TransferRoutes(NounRoutes):
         return views.transfer_view(request, row) if detailed else views.brief_transfer_view(request, row)
 
     def listing(self, request: Request) -> VolumeListing:
-        """Return the list request. Before 3.59 the default order is the oldest transfer first, as in Cinder."""
+        """Return the list request that the query describes. Before 3.59, the oldest transfer is first by default, as in
+        Cinder."""
         listing = parse_volume_listing(request, self.filters)
         sorts = {"sort", "sort_key", "sort_dir"} & {name for name, _value in request.query}
         return listing if sorts or self._since(request, SORTING) else replace(listing, sort=(("created_at", False),))
 
     def create(self, request: Request) -> Document:
-        """Offer a volume to other projects, and return the transfer with its key."""
+        """Create a transfer, which offers a volume to other projects. Return it with its auth_key."""
         with_snapshots = self._since(request, SNAPSHOTS)
         requested = checked_body(request, "transfer", CREATE_NEW if with_snapshots else CREATE_OLD)
         transfer = self.service.transfers.create(
@@ -80,10 +82,11 @@ class TransferRoutes(NounRoutes):
         return {"transfer": views.transfer_view(request, transfer, key=True)}
 
     def accept(self, request: Request) -> Document:
-        """Accept a transfer: its volume then belongs to the caller's project."""
+        """Accept a transfer with its auth_key, so that the caller's project gets the volume. Return the transfer."""
         auth_key = checked_body(request, "accept", ACCEPT)["auth_key"]
         return {"transfer": self.view(request, self.service.transfers.accept(*request.named(auth_key)), detailed=False)}
 
     def _since(self, request: Request, minor: int) -> bool:
-        """Return whether the request gets the features of microversion 3.*minor*, which only the new path has."""
+        """Return whether the request has the features of microversion 3.*minor*. Requests with the old path never have
+        them."""
         return self.path == NEW_PATH and request.extra["version"] >= (3, minor)

@@ -33,7 +33,7 @@ class TypeRoutes:
         self.service, self.store = service, service.types
 
     def routes(self) -> list[Guarded]:
-        """Return the routes, below ``/v3``."""
+        """Return the routes of volume types, their extra specs and their access, relative to ``/v3``."""
         type_path = "types/{id}"
         return [guarded_route("GET types", self.every), guarded_route("POST types", self.create, who="admin"),
                 guarded_route(f"GET {type_path}", self.show), guarded_route(f"PUT {type_path}", self.update,
@@ -48,8 +48,8 @@ class TypeRoutes:
                 guarded_route(f"POST {type_path}/action", self.act, 202, who="admin")]
 
     def every(self, request: Request) -> Document:
-        """Return the types that the caller may use. Administrators get the public types, or those that ``is_public``
-        requests; ``is_public=none`` requests all types."""
+        """Return the volume types that the caller may use. Administrators get the public types; with the query
+        parameter ``is_public`` the public or the private types, and with ``is_public=none`` all types."""
         query = dict(request.query)
         check_known(request, (*TYPE_FILTERS, *PAGING))
         is_public = query.get("is_public", "true" if request.context.is_admin else "")
@@ -68,7 +68,8 @@ class TypeRoutes:
         return {"volume_type": views.volume_type_view(request, made, "create")}
 
     def show(self, request: Request) -> Document:
-        """Return a type, by id or name. If no type has the name ``default``, that name stands for the first type."""
+        """Return a volume type, by id or name. The name ``default`` stands for the first type if no type has this name.
+        """
         id = request.params["id"]
         try:
             volume_type = self.store.find(request.context, id)
@@ -79,7 +80,7 @@ class TypeRoutes:
         return self._render_type(request, volume_type)
 
     def update(self, request: Request) -> Document:
-        """Update name, description and is_public of the type, and return the type."""
+        """Update name, description and is_public of the volume type, and return the type."""
         changes = checked_body(request, "volume_type", UPDATE)
         if not changes:
             raise InvalidField("volume_type", "must have name, description or is_public")
@@ -98,7 +99,7 @@ class TypeRoutes:
         return {key: self._value(self.specs(request)["extra_specs"], key)}
 
     def add_specs(self, request: Request) -> Document:
-        """Set the extra specs in the body, and return them; the others stay."""
+        """Set the extra specs in the body, and return these. Other extra specs of the volume type do not change."""
         specs = checked_body(request, "extra_specs", SPECS)
         if not specs:
             raise InvalidField("extra_specs", "must have one key at least")
@@ -106,7 +107,7 @@ class TypeRoutes:
         return {"extra_specs": specs}
 
     def put_spec(self, request: Request) -> Document:
-        """Set the extra spec that the URL names, and return {name: value}."""
+        """Set the one extra spec that the URL names, and return {name: value}."""
         key, document = request.params["key"], request.json()
         if not isinstance(document, dict) or list(document) != [key]:
             raise InvalidRequest(f"Request body must hold the key of the URL, {key[:80]!r}, and no other.")
@@ -124,13 +125,13 @@ class TypeRoutes:
         self.store.change_specs(request.context, request.params["id"], without)
 
     def access(self, request: Request) -> Document:
-        """Return the projects that have access to a private type."""
+        """Return the projects that have access to the private volume type."""
         volume_type = self.store.find(*request.named())
         return {"volume_type_access": [{"volume_type_id": volume_type.id, "project_id": project}
                                        for project in self.store.projects(*request.named())]}
 
     def act(self, request: Request) -> None:
-        """Add or remove the access of a project to a private type."""
+        """Run the action in the body: give a project access to the private volume type, or withdraw its access."""
         document = request.json()
         actions = {"addProjectAccess": self.store.admit, "removeProjectAccess": self.store.expel}
         name = next(iter(document), "") if isinstance(document, dict) else ""

@@ -19,22 +19,22 @@ TRUTH = Truth(("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", 
 
 
 class Stripped(Text):
-    """A value type: text, without the blanks around it."""
+    """A validator of text that removes leading and trailing blanks."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return super().check(value, path, version).strip()
 
 
 class IdOrNone(Id):
-    """A value type: a uuid; null and the empty text mean none."""
+    """A validator of an optional uuid: null and the empty text are converted to ``None``."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return None if value in (None, "") else super().check(value, path, version)
 
 
 class Connector(MapOf):
-    """A value type: the connector of an attachment, which describes the client that will attach the volume. The fields
-    in *read* are used, all are stored."""
+    """A validator of the connector of an attachment: an object that describes the client that connects the volume. It
+    checks the fields in *read*; other fields are stored unchecked."""
 
     read = {"host": Nullable(Text(0, 255)), "mountpoint": Nullable(Text(0, 255))}
     #: Limit in bytes of the JSON text.
@@ -69,7 +69,8 @@ NAMES: dict[str, Value] = {"name": NAME, "display_name": NAME, "description": NA
 
 
 def checked_body(request: Request, name: str, value: Value) -> Any:
-    """Return the object *name* of the body, checked and in normal form. Raises ``InvalidRequest``, ``InvalidField``."""
+    """Return the object under the key *name* of the request body, after *value*, a validator, has checked it. Raises
+    ``InvalidRequest`` if there is no such object, ``InvalidField`` if a field is invalid."""
     document = request.json()
     if not isinstance(document, dict) or not isinstance(document.get(name), dict):
         raise InvalidRequest(f"Missing required element '{name}' in request body; it must be an object.")
@@ -77,13 +78,13 @@ def checked_body(request: Request, name: str, value: Value) -> Any:
 
 
 def name_fields(fields: Document) -> Document:
-    """Return those of name and description that *fields* has, also under their old names (display_name,
-    display_description)."""
+    """Return name and description, as far as *fields* (a request body) has them. The old names display_name and
+    display_description count too."""
     old = {"name": fields.get("display_name"), "description": fields.get("display_description")}
     return {name: fields.get(name, value) for name, value in old.items() if name in fields
             or f"display_{name}" in fields}
 
 
 def is_set(request: Request, name: str) -> bool:
-    """Return whether the flag *name* of the query is true."""
+    """Return whether the query parameter *name* is present and true."""
     return TRUTH.words.get(dict(request.query).get(name, "").lower(), False)

@@ -15,8 +15,8 @@ Row = Mapping[Any, Any]
 
 
 def resource_href(request: Request, noun: str, id: str) -> str:
-    """Return the URL of a resource, which begins as the client's URL does. *noun*: the name of the collection in the
-    path, such as volumes."""
+    """Return the URL of the resource *id*. It contains the project id if the URL of the request does. *noun*: the
+    collection in the URL, such as volumes."""
     project = request.extra.get("project")
     return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
 
@@ -27,13 +27,13 @@ def resource_links(request: Request, noun: str, id: str) -> list[Document]:
 
 
 def brief_volume_view(request: Request, row: Row) -> Document:
-    """Return a volume in Cinder's form, for a list without details."""
+    """Return the volume *row* in Cinder's format, for a list without details: id, name and links."""
     return {"id": row["id"], "name": row["name"], "links": resource_links(request, "volumes", row["id"])}
 
 
 def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
-    """Return a volume in full. *extended*: with the fields that Cinder's extensions add to show and lists, but not to
-    the answers of create and update."""
+    """Return the volume *row* in Cinder's format, with all fields. *extended*: include the fields of Cinder's
+    extensions, which are in the answers of show and list, but not of create and update."""
     shown = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
@@ -57,7 +57,7 @@ def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
 
 
 def _extensions_of_volume(row: Row, admin: bool) -> Document:
-    """Return the fields that Cinder's extensions add to a volume. *admin*: include those for administrators."""
+    """Return the fields of Cinder's extensions for the volume *row*. *admin*: include fields for administrators."""
     fields = {"os-vol-tenant-attr:tenant_id": row["project_id"]}
     if row["volume_image_metadata"]:
         fields["volume_image_metadata"] = row["volume_image_metadata"]
@@ -69,8 +69,8 @@ def _extensions_of_volume(row: Row, admin: bool) -> Document:
 
 
 def versioned_fields(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
-    """Return those fields of *rows* that the requested microversion has and whose condition is true. *rows*: (first
-    minor version, condition, name, value)."""
+    """Return a dict with those fields that exist at the requested microversion and whose condition is true. *rows*:
+    (first minor version, condition, name, value) tuples."""
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
 
@@ -85,8 +85,8 @@ def _host(request: Request, name: str | None) -> str | None:
 
 
 def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: bool = True) -> Document:
-    """Return a snapshot in Cinder's form; unless *detailed*, as in a short list. *extended*: include the fields that
-    Cinder's extensions add."""
+    """Return the snapshot *row* in Cinder's format. *detailed*: as in the detailed list, otherwise as in the short
+    list. *extended*: include the fields of Cinder's extensions."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     shown = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
     if detailed and extended:
@@ -98,8 +98,8 @@ def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: b
 
 
 def volume_attachment_view(request: Request, row: Row, detailed: bool = True) -> Document:
-    """Return an attachment in Cinder's form; unless *detailed*, as in a short list. ``connection_info`` names the
-    volume and its host, for the agents that connect it."""
+    """Return the attachment *row* in Cinder's format. *detailed*: as in the detailed list, otherwise as in the short
+    list. ``connection_info`` contains the volume and its host, which the agent that connects the volume needs."""
     shown: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
     if detailed:
@@ -112,12 +112,14 @@ def volume_attachment_view(request: Request, row: Row, detailed: bool = True) ->
 
 
 def brief_backup_view(request: Request, row: Row) -> Document:
-    """Return a backup in Cinder's form, for a list without details and for the answers of create and update."""
+    """Return the backup *row* in Cinder's format, for a list without details and for the answers of create and update.
+    """
     return {"id": row["id"], "name": row["name"], "links": resource_links(request, "backups", row["id"])}
 
 
 def backup_view(request: Request, row: Row, zone: str) -> Document:
-    """Return a backup in full. *zone*: the availability zone of volumes and their backups."""
+    """Return the backup *row* in Cinder's format, with all fields. *zone*: the availability zone of the volume service.
+    """
     names = ("status", "size", "object_count", "container", "created_at", "updated_at", "description", "volume_id",
              "snapshot_id", "data_timestamp", "has_dependent_backups")
     return {**brief_backup_view(request, row), **{name: row[name] for name in names}, "availability_zone": zone,
@@ -128,13 +130,14 @@ def backup_view(request: Request, row: Row, zone: str) -> Document:
 
 
 def brief_transfer_view(request: Request, row: Row) -> Document:
-    """Return a transfer in Cinder's form, for a list without details and for the answer to accept."""
+    """Return the transfer *row* in Cinder's format, for a list without details and for the answer of accept."""
     return {**{name: row[name] for name in ("id", "volume_id", "name")},
             "links": resource_links(request, "os-volume-transfer", row["id"])}
 
 
 def transfer_view(request: Request, row: Row, key: bool = False) -> Document:
-    """Return an open transfer in full. *key*: include its key, as in the answer to create."""
+    """Return the open transfer *row* in Cinder's format, with all fields. *key*: include the auth_key, as in the answer
+    of create."""
     return {**brief_transfer_view(request, row), "created_at": row["created_at"],
             **({"auth_key": row["auth_key"]} if key else {}),
             **versioned_fields(request, (55, True, "no_snapshots", row["no_snapshots"]),
@@ -143,8 +146,8 @@ def transfer_view(request: Request, row: Row, key: bool = False) -> Document:
 
 
 def volume_type_view(request: Request, volume_type: VolumeType, answer: str = "show") -> Document:
-    """Return a volume type in the form of the *answer* to show, create or update. Callers other than administrators see
-    only the extra specs that matter to users."""
+    """Return *volume_type* in Cinder's format. *answer*: show, create or update; their fields differ. Callers who are
+    not administrators see only the extra specs that are meant for users."""
     admin = request.context.is_admin
     access = {} if answer == "update" else {"os-volume-type-access:is_public": volume_type.is_public}
     return {"id": volume_type.id, "name": volume_type.name, "is_public": volume_type.is_public,

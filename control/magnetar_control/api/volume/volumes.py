@@ -50,17 +50,18 @@ NO_ACTIONS = {
 
 
 class Status(Choices):
-    """A value type: a status, in any case; the empty text means none."""
+    """A validator of a volume status, in upper or lower case. The empty text and null mean no status."""
 
     def check(self, value: object, path: str, version: object = None) -> str | None:
-        """Return the status in lower case; ``None`` for the empty text. Raises ``InvalidField``."""
+        """Return the status *value* in lower case; ``None`` for the empty text and null. Raises ``InvalidField``."""
         status = str(value or "").lower()
         return super().check(status, path) if status else None
 
 
 @dataclass(frozen=True)
 class VolumeAction:
-    """An action of volumes: its function, its fields, and the status of its answer."""
+    """An action in the body of POST /volumes/{id}/action. *act*: the function that runs it. *body*: the validator of
+    its fields. *status*: the HTTP status of the answer."""
 
     act: Callable[..., Document | None]
     body: Record
@@ -125,7 +126,8 @@ class VolumeRoutes(NounRoutes):
         return views.volume_view(request, row, extended) if detailed else views.brief_volume_view(request, row)
 
     def summary(self, request: Request) -> Document:
-        """Return the number and total size of volumes (3.12) and their metadata (3.36)."""
+        """Return the number and the total size of the caller's volumes (3.12), and since 3.36 the values of each
+        metadata key."""
         check_known(request, ("all_tenants", "project_id"))
         count, size, values = self.service.volumes.summary(request.context, parse_volume_listing(request, ()))
         more = {"metadata": {key: sorted(each) for key, each in values.items()}}
@@ -133,7 +135,7 @@ class VolumeRoutes(NounRoutes):
                                    **(more if request.extra["version"] >= (3, 36) else {})}}
 
     def create(self, request: Request) -> Document:
-        """Record a new volume, which the worker creates later, and return it."""
+        """Create the database row of a new volume, and return it. A background worker then creates the volume."""
         check_volume_writer(request.context)
         outer = request.json()
         if isinstance(outer, dict) and (unknown := sorted(set(outer) - {"volume", *HINTS})):
@@ -164,8 +166,9 @@ class VolumeRoutes(NounRoutes):
         return Answer({UPLOAD: self._image_of(request, UPLOAD_BODY.check(arguments or {}, UPLOAD))}, 202)
 
     def _image_of(self, request: Request, options: Document) -> Document:
-        """Create an image from the volume, and return its data with those of the volume. As with Cinder's default,
-        ``force`` has no effect on a volume in use. Raises ``InvalidField`` for fields of 3.1 before that version."""
+        """Handle os-volume_upload_image: create an image from the volume, and return fields of both for the answer.
+        ``force`` has no effect, as with Cinder's default settings. Raises ``InvalidField`` for ``visibility`` and
+        ``protected`` before 3.1."""
         named = {"disk_format": options.get("disk_format") or "raw", "container_format": "bare"}
         since = request.extra["version"] >= VISIBILITY
         access_fields = {name: options[name] for name in ("visibility", "protected") if name in options}
@@ -181,7 +184,7 @@ class VolumeRoutes(NounRoutes):
                 **({name: image[name] for name in ("visibility", "protected")} if since else {})}
 
     def act(self, request: Request) -> Answer:
-        """Run the action that the body names, and return its answer."""
+        """Run the volume action in the body, such as os-extend, and return its answer."""
         outer = request.json()
         if not isinstance(outer, dict) or len(outer) != 1:
             raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
@@ -207,14 +210,14 @@ class VolumeRoutes(NounRoutes):
 
 
 def _check_reset(values: Document) -> None:
-    """Raise ``InvalidField`` if *values*, the fields of os-reset_status, contain no status to set."""
+    """Raise ``InvalidField`` if *values*, the fields of os-reset_status, do not contain a status."""
     if not any(values.values()):
         raise InvalidField("status", "or attach_status or migration_status is required")
 
 
 def _hints(outer: Document) -> Document:
-    """Return the scheduler hints in the body *outer* of a new volume, which request the host of other volumes, or a
-    different host. A single id is converted to a list."""
+    """Return the scheduler hints in *outer*, the whole body of a request for a new volume. The hints same_host and
+    different_host contain uuids of volumes; a single uuid is converted to a list. Raises ``InvalidField``."""
     hints: Document = {}
     for name in HINTS:
         requested = outer.get(name)
