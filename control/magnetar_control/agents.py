@@ -51,7 +51,7 @@ PATIENCE = 5.0
 
 
 def user_message(error: MagnetarError) -> str:
-    """Return the message for users about *error*, a failed call of an agent. The message does not name the host."""
+    """Return the message for users about *error*, a failed call to an agent. The message does not name the host."""
     return PLAIN.get(error.code, error.message)
 
 

@@ -88,9 +88,9 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """Return the security and cache headers for the console page or file at *path*. They prevent that the page
-        loads files of other sites, that it sends its URL (which contains the console token) to another site, and that a
-        site not in the settings shows it in a frame. *root*: the URL of the API."""
+        """Return the security and cache headers for the console page or file at *path*. They prevent the page from
+        loading files of other sites, and from sending its URL, which contains the console token, to other sites. Only
+        sites in the settings may show the page in a frame. *root*: the URL of the API."""
         host = urlsplit(root).netloc
         socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)

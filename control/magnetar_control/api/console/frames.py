@@ -81,8 +81,8 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
 
 def frame_refusal_page(site: str, *, in_frame: bool = True) -> Answer:
     """Return the HTML page that a browser gets instead of the console page when *site* may not show it in a frame.
-    *in_frame*: ``False`` if the page is possibly not in a frame; then a script in it reloads the console, unless the
-    page is in a frame."""
+    *in_frame*: whether it is certain that the page is in a frame. If not, a script in the page opens the console when
+    the page is in no frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin, script="" if in_frame else f"<script>{SCRIPT}</script>")

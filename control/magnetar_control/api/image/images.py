@@ -108,7 +108,8 @@ class ImageRoutes:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
     def import_staged(self, request: Request) -> None:
-        """Import the content of an image that was uploaded to its stage before."""
+        """Import the content of an image that a client has uploaded with ``PUT …/stage``: POST /v2/images/{id}/import.
+        """
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, dict) or not isinstance(method.get("name"), str):

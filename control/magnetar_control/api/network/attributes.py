@@ -224,8 +224,8 @@ PORT = resource_attributes(
 
 
 class GatewayInfo(Value):
-    """A validator of ``external_gateway_info`` of a router: an object, or null or an empty object for no gateway, which
-    both become ``None``."""
+    """A validator of ``external_gateway_info`` of a router: an object. Null and an empty object mean no gateway, and
+    become ``None``."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return GATEWAY_INFO.check(value, path, version) if value else None

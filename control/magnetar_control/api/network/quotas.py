@@ -36,7 +36,7 @@ def quota_body(names: Iterable[str]) -> Record:
 
 
 class QuotaRoutes:
-    """The routes of network quotas: a limit of the number of each resource, by project."""
+    """The routes of network quotas, which limit the number of each resource in a project."""
 
     def __init__(self, service: EmbeddedNetworks) -> None:
         self.database, self.quota = service.database, service.quota

@@ -40,8 +40,8 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How the Networking API presents a resource type: its names in URLs and JSON, the attributes of request bodies,
-    and its view.
+    """The presentation of a resource type in the Networking API: its names in URLs and JSON, the attributes of request
+    bodies, and its view.
 
     *view*: a function of a row and of whether the caller is an administrator; it returns the resource as JSON. *store*:
     the resource type's name in the network service, if that differs from *plural*. *above*: for a resource below a

@@ -141,8 +141,8 @@ class ComputeApplication(Application):
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
         """Remove the project id with which *subpath*, the path after the version, may begin, and return the path of the
-        operation, such as ``/servers``. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` if it
-        is not the project of the token."""
+        operation, such as ``/servers``. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` for a
+        project id other than the token's."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id

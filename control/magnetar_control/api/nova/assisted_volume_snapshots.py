@@ -22,8 +22,8 @@ CREATE = body_object({"volume_id": Id(), "create_info": body_object(
 
 
 def _deleted(call: Call) -> dict[str, Any]:
-    """Return the volume's id from the query parameter ``delete_info``, which is a JSON object with the key volume_id,
-    as a keyword argument of the use case. Raises ``InvalidField``."""
+    """Return ``{"volume_id": uuid}``, an argument of the use case, from the query parameter ``delete_info``, a JSON
+    object that contains this key. Raises ``InvalidField``."""
     try:
         delete_info = orjson.loads(call.query.get("delete_info", ""))
     except orjson.JSONDecodeError:

@@ -145,8 +145,8 @@ class Body(Value):
             name, fields, ())
 
     def likeness(self, value: Any) -> int:
-        """Return a score of how well *value* fits this validator, for a choice between several: 0 if it is not an
-        object, otherwise higher the more fields of this body it has."""
+        """Return a score of how well *value* fits this validator. It is used to choose the best of several validators
+        for an error. 0 if *value* is not an object, otherwise higher the more fields of this body it has."""
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, A
 
 
 def _page(call: Call) -> HypervisorPage:
-    """Return the page of hypervisors (limit, marker, …) that the query requests. Raises ``InvalidRequest``."""
+    """Return the limit, the marker and the name pattern of the requested page of hypervisors. Raises
+    ``InvalidRequest``."""
     query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
     pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:

@@ -126,7 +126,8 @@ class V1Application:
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
-        """Replace the request's id by the header X-Request-Id of the client, if it has the format of a request id."""
+        """Replace the request's id by the client's header X-Request-Id, if the header has the format of a request id.
+        """
         request_id = request.headers.get("x-request-id", "")
         if REQUEST_ID.fullmatch(request_id):
             request.id = request_id
@@ -235,9 +236,9 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Ensure each of *items* (key, desired state, permissions) in a separate operation, in parallel. Return their
-        results or errors, in the order of *items*. *dry*: do dry runs. *parent*: the operation of the whole batch;
-        cancelling it cancels the others."""
+        """Bring the resource of each item (key, desired state, permissions) into its desired state, in separate
+        operations that run in parallel. Return their results or errors, in the order of *items*. *dry*: do dry runs.
+        *parent*: the operation of the whole batch; cancelling it cancels the others."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)

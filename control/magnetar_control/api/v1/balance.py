@@ -60,7 +60,7 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with the servers to move as ``_moves``, and with the predicted ``state``:
+        """Add ``_moves``, the servers to move, to the desired state *want*, and return it with the predicted ``state``:
         balanced if the moves even out the load, otherwise the state of *have*. Raises ``NotFound`` for an unknown cell
         or host."""
         if have is None:

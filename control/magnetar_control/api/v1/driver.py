@@ -146,7 +146,7 @@ class CloudDriver:
         return resource
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with its references resolved, such as names of other resources to uuids.
+        """Return the desired state *want* with references to other resources resolved, such as names replaced by uuids.
         *have*: the current state, ``None`` for a new resource. Changes nothing.
 
         Raises an error for an impossible request. A dry run may assume that an earlier Ansible task creates a missing
@@ -168,8 +168,8 @@ class CloudDriver:
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """Yield the steps that change the current state *have* (``None``: no such resource) to the desired state *want*
-        (``None``: remove it). *have* also contains permissions in the request, such as ``allow_reboot``. The step that
-        every change ends with, recording the resource, is not included. The function has no side effects."""
+        (``None``: remove it). *have* also contains permissions in the request, such as ``allow_reboot``. The final step
+        of every change, which records the resource, is not included. The function has no side effects."""
         if want is None:
             yield from self.removing
         elif have is None:

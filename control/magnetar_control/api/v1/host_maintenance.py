@@ -58,8 +58,8 @@ class HostMaintenances(CloudDriver):
         return checked
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with the servers that the drain would move as ``_planned``. Raises
-        ``NotFound`` for an unknown host."""
+        """Add ``_planned``, the servers of the host and how the drain would move each, to the desired state *want*, and
+        return it. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         if want["state"] == ENABLED:

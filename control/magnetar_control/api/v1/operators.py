@@ -135,8 +135,8 @@ def _hypervisors(caller: Caller) -> list[Document]:
 
 
 def _hosts(caller: Caller) -> list[Document]:
-    """Return the facts about each host that its agent reports, such as CPU model and libvirt version. Only
-    administrators may call it."""
+    """Return the facts about each host that its agent reports, such as the hypervisor version. Only administrators may
+    call it."""
     return [{**row.info, "name": row.name} for row in hypervisors.list_host_rows(caller)]
 
 

@@ -42,8 +42,8 @@ def _alike(row: Mapping[str, Any]) -> Document:
 
 class Stored(CloudDriver):
     """The base class of the drivers of the v1 API for resources of the volume service: volumes, snapshots, backups and
-    transfers. *counted*: two names: the attribute of the volume service with the resource's store, which is also its
-    quota, and the limit in Cinder's API."""
+    transfers. *counted*: the resource type's name in the volume service, which is also the name of its quota, and the
+    name of the limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True

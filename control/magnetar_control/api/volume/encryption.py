@@ -43,8 +43,8 @@ class EncryptionRoutes:
         return _encryption_document(volume_type) if volume_type.encryption else {}
 
     def part(self, request: Request) -> Document:
-        """Return one encryption setting of the volume type, such as ``cipher``. As in Cinder, the last segment of the
-        URL, the encryption's id in other requests, is the name of the setting. Raises ``NotFound``."""
+        """Return one encryption setting of the volume type, such as ``cipher``: GET types/{id}/encryption/{name}.
+        Raises ``NotFound`` for an unknown name."""
         name, have = request.params["encryption_id"], self.show(request)
         if name not in have:
             raise NotFound(f"The encryption of the volume type has no {name[:80]}.")

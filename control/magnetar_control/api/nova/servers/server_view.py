@@ -76,8 +76,8 @@ class ServerView(View):
         return servers.addresses_with_floating_ips(row.addresses, self._floating.get(row.id))
 
     def fault(self, row: Row) -> dict[str, Any]:
-        """Return the server's last fault. Administrators see its details; users do unless it is an internal fault,
-        whose details are tracebacks and names of hosts."""
+        """Return the server's last fault. Its details are shown to administrators; other users see them unless the
+        fault is an internal error, because then the details contain tracebacks and host names."""
         fault: Mapping[str, Any] = ServerRow(row).fault or {}
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
         if fault.get("details") and (self.call.is_admin or fault["code"] < 500):
@@ -133,7 +133,8 @@ class ServerView(View):
         return host.status if host else ""
 
     def unknown_host_status(self, row: Row) -> Any:
-        """Return the status of the server's host if the status is UNKNOWN, otherwise ``ABSENT``."""
+        """Return the status of the server's host if it is UNKNOWN, otherwise ``ABSENT``, so that the field is left out.
+        """
         status = self.host_status(row)
         return status if status == "UNKNOWN" else ABSENT
 

@@ -224,8 +224,8 @@ class IdentityDriver(AdministratorsDriver):
     def check_removal(self, connection: Connection, caller: Caller, have: Document, warnings: list[str],
                       dry_run: bool) -> None:
         """Check that the resource *have* can be removed. Raises ``OwnLogin`` if the caller's own login depends on it,
-        and ``Conflict`` or ``Forbidden`` if other resources refer to it. In a dry run, add the latter error to
-        *warnings* instead."""
+        and ``Conflict`` or ``Forbidden`` if other resources refer to it. In a dry run, such references only add a text
+        to *warnings*."""
         store = self.store(caller)
         check_own_scope(caller.context, self.kind.noun, have["id"], "remove")
         store.check_mutable(self.resource.row(connection, have["id"]))
@@ -248,7 +248,7 @@ class IdentityDriver(AdministratorsDriver):
 
 def split_domain_key(key: str, in_domain: bool = True) -> tuple[str | None, str]:
     """Split *key*, NAME or DOMAIN:NAME, and return the domain (``None`` if the key has none) and the name. In both,
-    ``%3A`` stands for a colon and ``%25`` for a percent sign. *in_domain*: ``False``: a domain is not allowed. Raises
+    ``%3A`` stands for a colon and ``%25`` for a percent sign. *in_domain*: whether *key* may contain a domain. Raises
     ``InvalidField``."""
     domain, colon, name = key.partition(":") if in_domain else ("", "", key)
     if not colon:

@@ -56,7 +56,8 @@ class CloudRoleAssignments(AdministratorsDriver):
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the role assignments for a list request. The filters role, user, group, project and domain accept
-        names and ids; a filter such as ``user_domain`` names the domain of a name."""
+        names and ids. For a user, group or project that is given by name, a filter such as ``user_domain`` may name its
+        domain."""
         if not caller.context.is_admin:
             raise Forbidden("You are not authorized to see role assignments: that needs the role admin.")
         identity = embedded_identity(caller, self.kind.noun)
@@ -153,7 +154,7 @@ def split_assignment_key(key: str) -> dict[str, str]:
 
 def join_assignment_key(parts: Mapping[str, Any]) -> str:
     """Return the key of the role assignment with the fields *parts*, such as ``role=ROLE:user=USER:project=PROJECT``.
-    Fields for domains of names are left out."""
+    It does not contain the domains of the user, group or project."""
     return ":".join(f"{name}={escape_key_part(str(parts[name]))}"
                     for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if parts.get(name) is not None)
 

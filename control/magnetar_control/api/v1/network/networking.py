@@ -54,9 +54,9 @@ def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_k
     request may refer to a row.
 
     If several resources have the name, those of the caller's project take precedence, then those shared with all
-    projects, then those shared with the caller's project. Thus no other project can redirect a name. If there is none,
-    raise ``InvalidField``; a dry run may assume that an earlier Ansible task creates it, and returns the name. Raises
-    ``InvalidField`` also for an ambiguous name."""
+    projects, then those shared with the caller's project. Thus no other project can redirect a name. Raises
+    ``InvalidField`` if there is none, or if the name is ambiguous. A dry run may assume that an earlier Ansible task
+    creates a missing resource; then return the name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [

@@ -48,8 +48,8 @@ class Attached(CloudDriver):
         return document
 
     def from_key(self, other_key: str) -> Document:
-        """Return the fields of an attachment that *other_key* determines, the part of the key after SERVER and the
-        colon."""
+        """Return the fields of an attachment that follow from *other_key*, the part of its key after ``SERVER:``, such
+        as {"volume": other_key}."""
         return {self.other: other_key}
 
     def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
@@ -114,8 +114,9 @@ class VolumeAttachments(Attached):
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
-        """Return the desired state *want* completed from the attached volume that its field ``replaces`` names: with
-        the uuid of this volume, and with its device and tag. Raises ``InvalidField``."""
+        """Return the desired state *want* of an attachment whose volume replaces another one: the field ``replaces``
+        becomes the uuid of the old volume, and device and tag are taken from its attachment. Raises ``InvalidField``.
+        """
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
             refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),

@@ -163,8 +163,8 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
 
 
 def _within(caller: Caller, key: str) -> Caller:
-    """Return *caller* as a member of the server's project if an administrator names a server of another project by
-    uuid; otherwise return *caller* unchanged. *key*: the uuid or name of the server."""
+    """Return *caller*, with the project replaced by the server's project if an administrator names a server of another
+    project by uuid. *key*: the uuid or name of the server."""
     located_server = servers.find_server_row(caller.cloud.store,
                                              key.lower()) if caller.context.is_admin and is_uuid_key(key) else None
     if located_server is None or located_server[1].project_id == caller.project:

@@ -116,8 +116,8 @@ class CloudServers(CloudDriver):
                 "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
-        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs, and with the uuid
-        of its image (the name, if the uuid is not known) in place of both."""
+        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs. Its image is a
+        uuid, or a name if the uuid is not known."""
         image = resource.get("image")
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}

@@ -78,7 +78,8 @@ def why_failed(row: ServerRow) -> str:
 
 
 class ServerActions:
-    """Runs actions on one server, such as resize, for a request of the v1 API, and waits for the end of each."""
+    """A runner of actions on one server, such as resize, for a request of the v1 API. It waits for the end of each
+    action."""
 
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation

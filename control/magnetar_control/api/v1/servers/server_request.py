@@ -82,7 +82,7 @@ def with_port_ids(caller: Caller, desired: Document) -> Document:
 
 
 class _References:
-    """Resolves the references in a request for a server, such as names of images. *have*: the current state of the
+    """A resolver of the references in a request for a server, such as names of images. *have*: the current state of the
     server; ``None`` for a new server."""
 
     def __init__(self, caller: Caller, have: Document | None) -> None:
