@@ -82,7 +82,7 @@ class AgentClient(Client):
 
     @property
     def address(self) -> Endpoint:
-        """The parsed endpoint of the agent."""
+        """The parts of the endpoint URL of the agent: scheme, host and port, or the path of a Unix socket."""
         return self._address
 
     def request_text(self, target: str, accept: str = "application/json") -> bytes:
@@ -99,7 +99,8 @@ class AgentClient(Client):
         return self._answer(status, content)
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the error for a connection that failed. *connected*: whether the connection was open before."""
+        """Return the error to raise for *error*, the failure of a connection that the caller has opened itself.
+        *connected*: whether the connection was open before."""
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Site(NamedTuple):
 
 
 def site_of(url: str) -> Site | None:
-    """Return the site (scheme, host, port) of a URL; ``None`` for an origin that is not on the web, such as
-    ``null``."""
+    """Return the site (scheme, host, port) of *url*; ``None`` if *url* is not a web URL, such as the value ``null`` of
+    ``Origin``."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)

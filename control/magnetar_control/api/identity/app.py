@@ -77,6 +77,6 @@ class ExternalKeystone(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """Return 404 in the form of Keystone's errors, with the URL of Keystone in the message."""
+        """Return status 404 in the format of Keystone's errors, with the URL of Keystone in the message."""
         return render_keystone_fault(
             Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))

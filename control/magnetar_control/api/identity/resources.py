@@ -46,7 +46,7 @@ def identity_resource_routes(store: IdentityStore) -> list[Guarded]:
 
 
 def group_member_routes(tokens: Tokens) -> list[Guarded]:
-    """Return the routes of the members of groups."""
+    """Return the routes that list, check, add and remove the members of groups."""
     every, member_path = "/v3/groups/{group}/users", "/v3/groups/{group}/users/{user}"
     return [
         guarded_route(f"GET {every}", lambda request: render_filtered_page(request, USERS, users.list_members(

@@ -84,7 +84,7 @@ class ImageRoutes:
                                                "OpenStack-image-import-methods": ",".join(METHODS)})
 
     def update(self, request: Request) -> Document:
-        """Update an image by the JSON patch in the body, and return the image."""
+        """Change an image as the JSON patch in the body describes, and return the image."""
         form = PATCHES.get(_media_type(request))
         if form is None:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")

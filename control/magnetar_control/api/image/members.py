@@ -19,7 +19,7 @@ STATUS = build_record({"status": Choices("pending", "accepted", "rejected")}, "s
 
 
 def image_member_routes(members: Members) -> list[Guarded]:
-    """Return the routes of image members."""
+    """Return the routes that list, show, add, update and remove image members (projects that share an image)."""
     def listed(request: Request) -> Document:
         return {"members": [image_member_view(row) for row in members.list(*request.named())],
                 "schema": "/v2/schemas/members"}

@@ -128,7 +128,7 @@ class ServerView(View):
         return host.zone if host else row.availability_zone or ""
 
     def host_status(self, row: Row) -> str:
-        """Return the status of the server's host."""
+        """Return the status of the server's host, such as UP or MAINTENANCE."""
         host = self.hosts.get(row.host) if row.host else None
         return host.status if host else ""
 

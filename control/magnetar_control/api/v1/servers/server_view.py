@@ -117,8 +117,8 @@ def _nic(nic: ServerNic) -> Document:
 
 
 def group_key(group: Mapping[str, Any]) -> str:
-    """Return the key that identifies a security group: ``default`` for the default group, which may not exist yet,
-    otherwise the uuid."""
+    """Return a key for comparing security groups: ``default`` for the default group, which may not exist yet, otherwise
+    the uuid."""
     return "default" if group["name"] == "default" else str(group.get("id") or group["name"])
 
 
