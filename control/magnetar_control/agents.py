@@ -160,8 +160,8 @@ class Agents:
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
         """Yield a client of the agent at *endpoint* for use by the calling thread only, and put it back into the pool
-        at the end. *patience*: seconds without an answer after which the agent counts as unreachable; ``None``: the
-        default."""
+        if no error occurs. *patience*: seconds without an answer after which the agent counts as unreachable; ``None``:
+        the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None

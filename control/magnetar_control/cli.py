@@ -302,8 +302,8 @@ def run_db_upgrade(options: argparse.Namespace) -> int:
 
 
 def run_db_purge(options: argparse.Namespace) -> int:
-    """Run ``magnetar db purge``: remove old rows of deleted servers and ended incidents. Return the exit status: 1 if
-    the database of a cell does not answer."""
+    """Run ``magnetar db purge``: remove old rows of deleted servers, ended incidents and ended fencing requests. Return
+    the exit status: 1 if the database of a cell does not answer."""
     from sqlalchemy.exc import DBAPIError
 
     from magnetar_control.store.engine.database import parse_moment, utc_now

@@ -53,7 +53,7 @@ class QuotaRoutes:
                 guarded_route(f"DELETE {path}", self.delete, 204, "admin")]
 
     def list(self, _request: Request) -> Document:
-        """Return the limits of all projects whose limits differ from the defaults."""
+        """Return the limits of all projects for which limits were set."""
         with self.database.read() as connection:
             limits_by_project = self.quota.every(connection)
         return {"quotas": [{**_all(limits), "project_id": project, "tenant_id": project}

@@ -126,7 +126,7 @@ class VolumeRoutes(NounRoutes):
         return views.volume_view(request, row, extended) if detailed else views.brief_volume_view(request, row)
 
     def summary(self, request: Request) -> Document:
-        """Return the number and the total size of the caller's volumes (3.12), and since 3.36 the values of each
+        """Return the number and the total size of the project's volumes (3.12), and since 3.36 the values of each
         metadata key."""
         check_known(request, ("all_tenants", "project_id"))
         count, size, values = self.service.volumes.summary(request.context, parse_volume_listing(request, ()))

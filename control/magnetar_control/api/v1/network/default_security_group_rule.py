@@ -30,8 +30,8 @@ REMOTES = {"group": ("remote_group", SecurityGroup, "security_groups"),
 
 
 class DefaultRules(CloudDriver):
-    """The driver of the v1 API for default security group rules: every new security group gets a copy of them. A rule
-    is created or removed, never changed."""
+    """The driver of the v1 API for default security group rules: the rules that a new security group gets. A rule is
+    created or removed, never changed."""
 
     kind = DefaultSecurityGroupRule
     takes_id, only_a_document = False, True
