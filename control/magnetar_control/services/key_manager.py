@@ -21,7 +21,7 @@ KEY = 32
 
 
 class CertificateFolder:
-    """The certificates of *folder*: the file ``UUID.pem`` is the certificate with the id UUID."""
+    """The certificates in *folder*, as a key manager: the file ``UUID.pem`` holds the certificate with the id UUID."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,14 +44,15 @@ class CertificateFolder:
 
 
 class KeyStore:
-    """The keys of a key manager, for any storage. The stored text is the key; if a user owns the key, the uuid of the
-    user follows on the next line."""
+    """The base class of key managers: creates and returns keys, but leaves their storage to subclasses (``_text``,
+    ``_store``). The stored text is the key; if a user owns the key, the user's uuid is on the second line."""
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return the key with this uuid. If there is none, create it for the user *owner*: random, or equal to the key
-        *like*. Of two keys that are created concurrently, the first one stays. Raises ``NotFound`` if *like* does not
-        exist, and ``Forbidden`` if the key *id* belongs to another user than *asks* (``None``: not checked)."""
+        """Return the key with the uuid *id*. If there is none, create it: random, or as a copy of the key *like*.
+        *owner*: the user who owns a new key. *asks*: the caller; ``None``: do not check who owns the key. If two
+        processes create the key at the same time, both return the same key. Raises ``NotFound`` if *like* does not
+        exist, and ``Forbidden`` if the key belongs to another user than the caller."""
         text = self._text(id)
         if text is None:
             like_text = None if like is None else self._text(like)
@@ -72,16 +73,17 @@ class KeyStore:
         return _key_for(context, id, text)
 
     def _text(self, id: str) -> str | None:
-        """Return the stored text of a key; ``None`` when there is none."""
+        """Return the stored text of the key *id*; ``None`` when there is none. Subclasses implement this."""
         raise NotImplementedError
 
     def _store(self, id: str, text: str) -> None:
-        """Store the text of a new key. If another process has stored a text meanwhile, that text stays."""
+        """Store the text of a new key. Do nothing if another process has stored a text for this key meanwhile.
+        Subclasses implement this."""
         raise NotImplementedError
 
 
 def _split_key_text(text: str) -> tuple[str, str | None]:
-    """Return the key in a stored text, and the user who owns the key."""
+    """Split the stored *text* of a key. Return the key, and the uuid of the user who owns it (``None``: nobody)."""
     key, line, owner = text.partition("\n")
     return key, owner if line else None
 
@@ -99,16 +101,16 @@ def _no_key(id: str) -> NotFound:
 
 
 class EmbeddedKeys(CertificateFolder, KeyStore):
-    """The embedded ``services.KeyManager``. *folder*: the folder of the certificates. *keys*: the folder of the keys,
-    where the file ``UUID`` holds the key UUID; only the service can read it. Machines that share the database share
-    both folders."""
+    """The key manager inside the control plane, an implementation of ``services.KeyManager``. *folder*: the directory
+    of the certificates. *keys*: the directory of the keys, where the file ``UUID`` holds the key UUID; only the service
+    can read it. Machines that use the same database must share both directories."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)
         self.keys = keys
 
     def delete_key(self, id: str) -> None:
-        """Delete a key, if there is one (``services.KeyManager``)."""
+        """Delete the key *id*, if it exists."""
         self._path(id).unlink(missing_ok=True)
 
     def _text(self, id: str) -> str | None:
@@ -118,7 +120,8 @@ class EmbeddedKeys(CertificateFolder, KeyStore):
             return None
 
     def _store(self, id: str, text: str) -> None:
-        """Store the text in a temporary file and link it, so that the key's file is always complete."""
+        """Write the text to a temporary file and hard-link it to its final name, so that the key's file is always
+        complete."""
         path = self._path(id)
         self.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

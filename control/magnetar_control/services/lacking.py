@@ -12,7 +12,8 @@ from magnetar_core.versions import Version
 
 
 class Lacking(Value):
-    """A value type for an attribute without effect: null or one of the *usual* values. *why*: the error for others."""
+    """The validation of a request attribute that has no effect in this service. It accepts null and the *usual* values,
+    and raises ``InvalidField`` with the message *why* for any other value."""
 
     def __init__(self, why: str, *usual: Any) -> None:
         self.why, self.usual = why, (None, *usual)

@@ -25,19 +25,19 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def request_opener(trust: ssl.SSLContext) -> Callable[..., Any]:
-    """Return a function that opens requests to services with a certificate that *trust* accepts. Proxies of the
-    environment are ignored: tokens go to the service only."""
+    """Return a function that sends HTTP requests, like ``urllib.request.urlopen``. It verifies certificates by *trust*,
+    follows no redirects, and ignores proxies from the environment, so that tokens reach only the service itself."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust), _NoRedirects()).open
 
 
 class ServiceClient:
-    """A client of a service.
+    """An HTTP client for an OpenStack service.
 
-    *service_name*: the service's name in messages. *url*: of the service, with or without its version. *base*: the
-    prefix of paths, beginning with the version, such as ``/v2/images``. *token* returns a token of a service user;
-    called with true, a new one. *ca*: certificates to trust. *timeout*: seconds of silence. Raises
-    ``InvalidSettings``.
+    *service_name*: the service's name in error messages. *url*: of the service, with or without its version. *base*:
+    the prefix of all paths, beginning with the version, such as ``/v2/images``. *token*: a function that returns a
+    token of a service user; called with true, it requests a new token. *ca*: certificates to trust. *timeout*: seconds
+    to wait for data on the connection. The constructor raises ``InvalidSettings``.
     """
 
     def __init__(self, service_name: str, url: str, base: str, token: Callable[[bool], str], ca: Path | None = None,
@@ -54,9 +54,9 @@ class ServiceClient:
         self._open = request_opener(context)
 
     def json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
-        """Send a request with the JSON document *body*, and return the JSON document of the answer; ``None`` if the
-        answer is empty or its status is in *accept*. *path*: follows the service's URL. *token*: the caller's; without
-        it, the service user's is used. Raises the errors of ``asked``."""
+        """Send a request with the JSON document *body*, and return the JSON document of the response; ``None`` if the
+        response is empty or an error with a status in *accept*. *path*: appended to the service's URL. *token*: the
+        caller's token; if empty, the service user's token is used. Raises the same errors as ``send``."""
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
@@ -73,7 +73,8 @@ class ServiceClient:
                                      f"its URL, {self.url}.") from None
 
     def content(self, answer: Any, most: int | None = None) -> bytes:
-        """Return the content of an answer, up to *most* bytes. Raises ``Unavailable`` when it breaks off."""
+        """Return the body of the response *answer*, up to *most* bytes. Raises ``Unavailable`` when the connection
+        breaks."""
         try:
             body: bytes = answer.read(most)
         except (OSError, HTTPException) as error:
@@ -86,10 +87,10 @@ class ServiceClient:
         return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
     def send(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
-        """Send a request with *content* (bytes or an iterator), and return the answer, which the caller must read and
-        close. *path*: follows the service's URL. *token*: the caller's; without it, the service user's is used, and the
-        request is repeated once with a new one if the service refuses that. Raises the error that corresponds to the
-        service's answer, and ``Unavailable``."""
+        """Send a request with *content* (bytes or an iterator), and return the response, which the caller must read and
+        close. *path*: appended to the service's URL. *token*: the caller's token; if empty, the service user's token is
+        used, and if it was rejected, the request is sent once more with a new token. Raises the error that corresponds
+        to the response's status, and ``Unavailable`` if there is no response."""
         for fresh in (False, True):
             request_headers = {**headers, "X-Auth-Token": token or self.token(fresh)}
             request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
@@ -105,8 +106,8 @@ class ServiceClient:
         raise AssertionError("the second answer is given or raised")
 
     def _refused(self, error: urllib.error.HTTPError) -> errors.MagnetarError:
-        """Return the error for the service's answer. An invalid token of the service user is an error for the operator,
-        not the user."""
+        """Return the error that corresponds to an HTTP error response. A rejected token (401) becomes ``Unavailable``,
+        because only an operator can fix the service user."""
         if error.code == 401:
             return errors.Unavailable(f"The {self.what} refused the control plane's own token. An operator must see to "
                                       "the service user and the clocks of both machines.")

@@ -36,8 +36,8 @@ class Content:
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
-        """Yield the file descriptor of an empty, locked file for the upload to the image *id*. Remove the file at the
-        end. Raises ``Conflict`` when another process has the lock."""
+        """Yield the file descriptor of an empty, locked temporary file for the upload of the image *id*. Remove this
+        file when the ``with`` block ends. Raises ``Conflict`` when another process uploads content to the image."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)
@@ -55,8 +55,8 @@ class Content:
 
     def write(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
               encrypted: bool = False) -> Document:
-        """Write *chunks* to the file *part* and inspect the content; return the image's columns size, virtual_size (in
-        bytes), checksum and os_hash_value.
+        """Write *chunks* to the file descriptor *part* and inspect the content. Return the values of the image's
+        columns size, virtual_size (in bytes), checksum and os_hash_value.
 
         *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: accept only qcow2 encrypted with
         LUKS. Raises ``InvalidRequest``, ``TooLarge``, ``NoSpace``.
@@ -81,8 +81,9 @@ class Content:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
-        """Return the virtual size of content that begins with *head*, in bytes. Raises ``InvalidRequest`` unless its
-        format is *claimed* and accepted. *encrypted*: accept only qcow2 encrypted with LUKS."""
+        """Return the virtual size in bytes of image content. *head*: the first bytes of the content. *size*: its length
+        in bytes. *claimed*: the image's disk_format. Raises ``InvalidRequest`` unless this is the actual format and an
+        accepted one. *encrypted*: accept only qcow2 encrypted with LUKS."""
         try:
             format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:
@@ -96,8 +97,8 @@ class Content:
         return virtual
 
     def _write(self, part: int, chunk: bytes) -> None:
-        """Write *chunk* to the file *part*; zeros become a hole. Raises ``NoSpace`` when less than the reserve would
-        stay free."""
+        """Append *chunk* to the file descriptor *part*; a chunk of zeros becomes a hole in the file. Raises ``NoSpace``
+        when less than the reserve would stay free."""
         if chunk == _ZEROS[:len(chunk)]:
             os.lseek(part, len(chunk), os.SEEK_CUR)
             return
@@ -114,8 +115,8 @@ class Content:
             raise
 
     def keep(self, id: str) -> None:
-        """Give the complete content its final name. The file ``.part`` and the lock on it remain until the ``with``
-        block of ``part`` ends."""
+        """Make the completely uploaded content of the image *id* permanent: link the temporary upload file under its
+        final name. The temporary file and its lock remain until the ``with`` block of ``part`` ends."""
         self.remove(id)  # left by an upload whose image never became active
         self._path(id).hardlink_to(self._path(id, PART))
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -156,7 +157,7 @@ class Content:
         return ids
 
     def kept(self) -> list[str]:
-        """Return the ids of the images whose complete content is stored."""
+        """Return the ids of the images whose content is stored completely, without running uploads."""
         return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]
 
     def _path(self, id: str, end: str = "") -> Path:

@@ -41,8 +41,8 @@ WAITING = ("queued", "saving")
 
 
 class EmbeddedImages:
-    """The embedded ``services.Images``. *folder*: the folder of the content, which all machines with the database
-    share.
+    """The image service inside the control plane, an implementation of ``services.Images``. *folder*: the folder of the
+    content; all machines that use the database must share it.
 
     *limit*: largest content, *max_virtual*: largest virtual size, *reserve*: free space to leave on the folder's file
     system, all in bytes. *limits*: the default quota of projects. *keys*: the key manager with the certificates for
@@ -61,7 +61,8 @@ class EmbeddedImages:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return all images that *context* may list, filtered by *name* and *properties*."""
+        """Return all images that *context* may list, except hidden ones. *name*, *properties*: return only images with
+        this name and these property values."""
         filters = [(key, "eq", value) for key, value in (properties or {}).items()]
         if name is not None:
             filters.append(("name", "eq", name))
@@ -81,14 +82,15 @@ class EmbeddedImages:
         return pieces, image["size"]
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
-        """Return the image, and "": hosts can get the content only from this service."""
+        """Return the image, and an empty string as its location, because hosts can download the content only from this
+        service. The image is ``None`` if *context* may not see it."""
         return self.show(context, id), ""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create and return a queued image. *share_with*: a project to share it with. *attributes*: the fields of
-        ``services.Images.create``, and ``tags``. Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``, ``TooLarge``.
-        """
+        """Create an image without content (status queued) and return it. *share_with*: a project to share it with.
+        *attributes*: the fields of ``services.Images.create``, and ``tags``. Raises ``InvalidRequest``, ``Forbidden``,
+        ``Conflict``, ``TooLarge``."""
         properties = attributes.pop("properties", {})
         fields.check_properties(properties)
         id = fields.ID.check(attributes.pop("id"), "id") if attributes.get("id") else str(uuid.uuid4())
@@ -114,8 +116,8 @@ class EmbeddedImages:
             return images.require_image_document(connection, None, id)
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image, and return it. *change*: returns the new values for the image. Raises ``NotFound``,
-        ``InvalidField``, ``Forbidden``."""
+        """Change an image, and return it. *change*: a function from the present image to the values to change. Raises
+        ``NotFound``, ``InvalidField``, ``Forbidden``."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -126,7 +128,8 @@ class EmbeddedImages:
             return images.require_image_document(connection, context, id)
 
     def tag(self, context: Context, id: str, name: str, on: bool = True) -> None:
-        """Add a tag, or remove it if *on* is false. Raises ``NotFound`` when the tag to remove does not exist."""
+        """Add the tag *name* to an image, or remove it if *on* is false. Raises ``NotFound`` when the tag to remove
+        does not exist."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -144,7 +147,8 @@ class EmbeddedImages:
                                 f"become {status}.")
 
     def import_staged(self, context: Context, id: str) -> None:
-        """Import staged content. Staging has checked it already, so the image becomes active immediately."""
+        """Set an image with staged content to active. Its content was already checked when it was staged. Raises
+        ``Conflict`` for an image in another status."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -152,17 +156,17 @@ class EmbeddedImages:
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Raise ``TooLarge`` unless the project's quota has room for *more* images and *size* bytes of content. The
-        claim of a running upload to *image* is left out of the usage."""
+        """Raise ``TooLarge`` unless the quota of the caller's project allows *more* additional images and *size*
+        additional bytes of content. *image*: the id of an image whose running upload does not count as usage."""
         self.files.check_length(size)
         if context.project_id:
             with self.database.read() as connection:
                 quotas.check_image_quota(connection, self.quota, context.project_id, more, size, image)
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
-        """Store *chunks*, *size* bytes in total (if known), as the content of the image *id*, and return the image.
-        *then*: the status afterwards. An image whose signature does not match the content is deleted, as in Glance,
-        unless it is protected."""
+        """Store *chunks* as the content of the image *id*, and return the image. *then*: the status afterwards. *size*:
+        the total number of bytes, if known. If the image's signature does not match the content, delete the image, as
+        in Glance, unless it is protected."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
                 image = images.require_image_document(connection, None, id)
@@ -191,8 +195,8 @@ class EmbeddedImages:
             raise Gone(f"Image {id} was removed while its content came.")
 
     def _check(self, id: str, signed: SignedUpload) -> None:
-        """Raise ``ImageRefused`` when the uploaded content does not match its signature (*signed*); then delete the
-        image, unless it is protected."""
+        """Verify the signature of the content that was uploaded to the image *id*. If it does not match, delete the
+        image (unless it is protected), and raise ``ImageRefused``. *signed*: has read the content."""
         try:
             signed.check()
         except ImageRefused as error:
@@ -222,8 +226,8 @@ class EmbeddedImages:
         """Clean up after a crash: set images whose uploading process has died to ``queued``, and remove the content of
         deleted images.
 
-        Content without a row is kept and logged, unless its image was deleted: the database may be an older or a
-        different one. Any number of processes may sweep at any time.
+        Content of an image that the database does not know at all is not removed, only logged, because the service may
+        run with an older or a different database. Several processes may call this at the same time.
         """
         for id in self.files.abandoned():
             self._set(id, {"status": "queued"}, ("saving",))
@@ -259,8 +263,8 @@ class EmbeddedImages:
         return {name: (limit, used[name]) for name, limit in limits.items()}
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
-        """Release the quota that the upload to the image *id* has claimed. If the image's status is in *status*, set
-        its columns *values*."""
+        """Release the quota that the upload to the image *id* has claimed. Also set the image's columns *values*, if
+        its present status is one of *status*."""
         with self.database.write() as connection:
             quotas.release_upload_quota(connection, id)
             images.update_image_row(connection, id, values, status)
@@ -272,7 +276,8 @@ def _owner(image: Document) -> Context:
 
 
 def _changed(context: Context, image: Document, changes: Document) -> Document:
-    """Check the requested *changes* of an image, and return the columns for them."""
+    """Check the requested *changes* of an image, and return the column values that they lead to. Raises
+    ``InvalidField``, ``Forbidden``."""
     removed = {name for name, value in changes.items() if value is None and name not in fields.FIELDS}
     values, more = fields.check_image_values({name: value for name, value in changes.items() if name not in removed})
     # Unchanged values need no permission, because clients send all fields that they know.

@@ -62,8 +62,8 @@ def _check_settable(name: str) -> None:
 
 
 def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
-    """Return the checked fields and properties of a request. Raises ``InvalidField``, and ``Forbidden`` for fields that
-    only the service sets."""
+    """Check the attributes of an image in a request *body*, and return (values of Glance's fields, custom properties).
+    Raises ``InvalidField``, and ``Forbidden`` for fields that only the service sets."""
     values: Document = {}
     properties: dict[str, str] = {}
     for name, value in body.items():
@@ -76,21 +76,22 @@ def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str
 
 
 def check_formats(image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` if the container format is a kernel's or ramdisk's (aki, ari), and the disk format another
-    one."""
+    """Raise ``InvalidField`` if the container format is that of a kernel or ramdisk (aki, ari), and the disk format is
+    different."""
     container, disk = image["container_format"], image["disk_format"]
     if container in BOOT and disk not in (None, container):
         raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)
 
 
 def sorted_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties sorted by name, as the table stores them. Raises ``TooLarge`` when there are too many."""
+    """Return the custom *properties* of an image sorted by name, as they are stored in the database. Raises
+    ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
         raise TooLarge(f"An image may have {MOST} properties, and this would be {len(properties)}.")
     return dict(sorted(properties.items()))
 
 
 def image_document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
-    """Return the row of an image, with its tags *names*, in the form of ``services.Images``."""
+    """Return an image in the form that ``services.Images`` returns. *row*: the image's row. *names*: its tags."""
     columns = {str(key): value for key, value in row.items()}
     return {**columns, "tags": list(names), "os_hash_algo": HASH if row["os_hash_value"] else None}

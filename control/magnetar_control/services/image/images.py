@@ -40,12 +40,13 @@ _VISIBLE = _BY_ID.where(or_(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageListing:
-    """The parameters of a list of images.
+    """The parameters of a request for a list of images.
 
-    *visibility*: only this one, or ``all``; ``None``: the caller's own images, public ones, and accepted shared ones.
-    *member_status*: shared images in this status, or ``all``. *filters*: (field, operator, value), which must all
-    match; operators are eq, neq, gt, gte, lt, lte and in; an unknown field is a property. *sort*: (field, descending).
-    *limit*: maximum number, ``None`` for all. *marker*: the id of the image before the first one.
+    *visibility*: return only images with this visibility, or ``all``; ``None``: the caller's own images, public ones,
+    and accepted shared ones. *member_status*: return shared images in this status, or ``all``. *filters*: (field,
+    operator, value), which must all match; operators are eq, neq, gt, gte, lt, lte and in; an unknown field is a
+    property. *sort*: (field, whether descending). *limit*: maximum number, ``None`` for all. *marker*: the id of the
+    last image of the previous page.
     """
 
     visibility: str | None = None
@@ -58,8 +59,8 @@ class ImageListing:
 
 def find_image_document(connection: Connection, context: Context | None, id: str,
                         lock: bool = False) -> Document | None:
-    """Return the image; ``None`` if there is none that *context* may see. Without *context*, which means the control
-    plane, every image is visible. *lock*: no other client changes the image until the transaction ends."""
+    """Return the image *id*; ``None`` if there is none that *context* may see. *context* ``None``: every image is
+    visible; for calls by the control plane itself. *lock*: lock the image's row until the transaction ends."""
     if context is not None and not context.is_reader:
         return None
     values: dict[str, str | None] = {"id": id}
@@ -74,8 +75,8 @@ def find_image_document(connection: Connection, context: Context | None, id: str
 
 
 def require_image_document(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document:
-    """Return the image that *context* may see (``None``: the control plane, which sees all). Raises ``NotFound``.
-    *lock*: no other client changes the image until the transaction ends."""
+    """Return the image *id*. Raises ``NotFound`` if there is none that *context* may see. *context* ``None``: every
+    image is visible; for calls by the control plane itself. *lock*: lock the image's row until the transaction ends."""
     image = find_image_document(connection, context, id, lock)
     if image is None:
         raise NotFound(f"No image found with ID {id}.")
@@ -83,8 +84,8 @@ def require_image_document(connection: Connection, context: Context | None, id: 
 
 
 def update_image_row(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
-    """Set the columns *values* of the image *id*, if its status is in *status* (empty: any). Return whether this was
-    done."""
+    """Set the columns *values* of the image *id*, if its present status is one of *status* (empty: any status). Return
+    whether the row was changed."""
     condition = images.c.id == id
     if status:
         condition &= images.c.status.in_(status)
@@ -92,7 +93,7 @@ def update_image_row(connection: Connection, id: str, values: Row, status: Seque
 
 
 def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
-    """Replace the tags of the image by *names*."""
+    """Replace all tags of the image *id* by the tags *names*."""
     connection.execute(delete(tags).where(tags.c.image_id == id))
     rows = [{"image_id": id, "tag": name} for name in names]
     if rows:
@@ -174,7 +175,8 @@ def check_image_owner(context: Context, image: Document) -> None:
 
 
 def check_fields(context: Context, values: Document) -> None:
-    """Raise ``Forbidden`` for values that only administrators may set."""
+    """Raise ``Forbidden`` if *values* make an image public or give it to another project, and the caller is no
+    administrator."""
     if not context.is_admin and values.get("visibility") == "public":
         raise Forbidden("Only administrators make images public; share it, or make it a community image.")
     if not context.is_admin and values.get("owner", context.project_id) != context.project_id:

@@ -64,8 +64,9 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
-        """Set the status that a member gives the image (pending, accepted or rejected), and return the member. Only the
-        member and administrators may."""
+        """Set the *status* with which the project *project* answers that an image is shared with it: pending, accepted
+        or rejected. Return the changed member. Only this project and administrators may set the status. Raises
+        ``NotFound``, ``Forbidden``."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
             check_image_writer(context)
@@ -83,8 +84,8 @@ class Members:
 
 
 def _member(connection: Connection, context: Context, image_id: str, project: str) -> tuple[Document, RowMapping]:
-    """Return the image, and the row of its member *project*. Only the owner and the member see it. Raises
-    ``NotFound``."""
+    """Return the image, and the row of its member *project*. Raises ``NotFound`` unless the caller owns the image or
+    belongs to *project*."""
     image = images.require_image_document(connection, context, image_id)
     row = connection.execute(select(members).filter_by(image_id=image_id, member=project)).mappings().first()
     if row is None or not (owns_image(context, image) or project == context.project_id):

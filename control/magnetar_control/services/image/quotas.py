@@ -33,8 +33,8 @@ _USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING
 
 
 def image_quotas(limits: Mapping[str, int]) -> Quotas:
-    """Return the quotas of images. *limits*: the default limits of projects; other resources have the limits of default
-    ``Settings``."""
+    """Return the quotas of the image service. *limits*: the default limits of projects, by resource; a resource that is
+    missing here gets the default limit of ``Settings``."""
     return Quotas("image", {**image_quota_defaults(Settings()), **limits}, _count, _refusal)
 
 
@@ -50,14 +50,15 @@ def _count(connection: Connection, project: str, _names: Collection[str]) -> dic
 
 
 def _used(connection: Connection, project: str, besides: str = "") -> tuple[int, int]:
-    """Return the number of images of a project, and the bytes that they use. The claim of a running upload to the image
-    *besides* is left out."""
+    """Return the number of images of a project, and the bytes that their content uses. *besides*: the id of an image
+    whose running upload does not count."""
     count, size = connection.execute(_USED, {"project": project, "besides": besides}).one()
     return int(count), int(size)
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the quota by *over*, in the words of oslo.limit, as in Glance."""
+    """Return the error for a request that exceeds the limits of the resources *over*. The text is oslo.limit's, as in
+    Glance."""
     words = ", ".join(
         f"Resource {excess.resource} is over limit of {excess.limit} due to current usage {excess.used} and delta "
                       f"{excess.more}" for excess in over)
@@ -66,8 +67,8 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
 
 
 def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
-    """Raise the quota's error if the project may not have *more* additional images with *size* bytes of content. The
-    claim of a running upload to *image* is left out of the usage."""
+    """Raise the quota's error unless the project may have *more* additional images and *size* additional bytes of
+    content. *image*: the id of an image whose running upload does not count as usage."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:
@@ -77,7 +78,8 @@ def check_image_quota(connection: Connection, quota: Quotas, project: str, more:
 
 
 class Share:
-    """The share of a *project*'s quota that the upload of an *image* claims."""
+    """The quota that a running upload to the image *image* has claimed. *project*: the project whose *quota* limits the
+    upload."""
 
     def __init__(self, database: Database, quota: Quotas, image: str, project: str) -> None:
         self.database, self.quota, self.image, self.project = database, quota, image, project
@@ -85,7 +87,7 @@ class Share:
         self.taken: int | None = 0
 
     def of(self, chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-        """Yield *chunks*, each as soon as the quota has room for it. *size*: the total in bytes, if known. Raises
+        """Yield *chunks*, each after the quota for it has been claimed. *size*: the total in bytes, if known. Raises
         ``TooLarge``."""
         come = 0
         if size:
@@ -97,8 +99,8 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Claim *most* bytes of the quota for the upload, or all that is left, and set ``taken``. Raises the quota's
-        error when less than *least* is left."""
+        """Claim *most* bytes of the quota for the upload, or all remaining bytes if there are fewer. Store the claimed
+        number in ``taken``. Raises the quota's error when fewer than *least* bytes remain."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)
             if limit is None:
@@ -113,5 +115,6 @@ class Share:
 
 
 def release_upload_quota(connection: Connection, image: str) -> None:
-    """Release the claim of an upload that has ended. From now on the size of the image counts, if it has one."""
+    """Release the quota that the upload to the image *image* has claimed, because the upload has ended. Afterwards the
+    size of the image itself counts."""
     connection.execute(delete(uploads).where(uploads.c.image_id == image))

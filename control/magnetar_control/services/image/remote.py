@@ -33,10 +33,10 @@ LINKS = frozenset(("direct_url", "file", "locations", "schema", "self", "stores"
 
 
 class Remote:
-    """The image service at *url* (without ``/v2``).
+    """The client of a Glance server at *url* (without ``/v2``), an implementation of ``services.Images``.
 
-    *token* returns a token of a service user who may see all images (role admin); called with true, a new one. *ca*:
-    certificates to trust. *timeout*: seconds of silence.
+    *token*: a function that returns a token of a service user with the role admin; called with true, it requests a new
+    token. *ca*: certificates to trust. *timeout*: seconds to wait for data on the connection.
     """
 
     def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
@@ -52,9 +52,9 @@ class Remote:
         return self.show_with_location(context, id)[0]
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
-        """Return the image, and the rbd URL in its ``direct_url`` or ``locations``; "" when there is none. Glance shows
-        these only if its settings allow it, mostly only to administrators: a *context* with a user's token rarely gets
-        one."""
+        """Return the image, and the rbd URL in its ``direct_url`` or ``locations`` (an empty string when there is
+        none). The image is ``None`` if *context* may not see it. Glance returns locations only if its settings allow
+        that, and usually only to administrators."""
         answer = self._json("GET", f"/{_quote_segment(id)}", token=context.token, accept=(404, 403))
         if answer is None:
             return None, ""
@@ -67,7 +67,8 @@ class Remote:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return all images that *context* may list, filtered by *name* and *properties*."""
+        """Return all images that *context* may list. *name*, *properties*: return only images with this name and these
+        property values."""
         images: Documents = []
         following = "?" + urllib.parse.urlencode(
             {**(properties or {}), "limit": 1000, **({} if name is None else {"name": name})})
@@ -98,8 +99,8 @@ class Remote:
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create and return a queued image, with the user's token if there is one. Remove the image again if it cannot
-        be shared with the project *share_with*."""
+        """Create an image without content (status queued) and return it. The request uses the user's token, if there is
+        one. If the image cannot be shared with the project *share_with*, delete it again."""
         properties = attributes.pop("properties", {})
         check_properties(properties)
         body = {"name": name, **properties, **attributes}
@@ -115,7 +116,7 @@ class Remote:
         return made
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Do nothing: the remote service alone knows its quotas."""
+        """Do nothing, because Glance checks its quotas itself, during the upload."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
         length = {} if size is None else {"Content-Length": str(size)}
@@ -124,8 +125,8 @@ class Remote:
         return parse_glance_image(self._json("GET", f"/{_quote_segment(id)}"))
 
     def fail(self, id: str, why: str) -> None:
-        """Delete an image whose content will not arrive, as Nova does (Glance has no field for the reason). An image
-        with content stays."""
+        """Delete the image *id*, whose upload has failed, as Nova does. Do nothing if the image has content. *why*, the
+        reason, is not used: Glance has no field for it."""
         image = self._json("GET", f"/{_quote_segment(id)}", accept=(404,))
         if image is not None and image["status"] in WAITING:
             self._json("DELETE", f"/{_quote_segment(id)}", accept=(404,))
@@ -135,7 +136,8 @@ class Remote:
 
 
 def parse_glance_image(answer: Document) -> Document:
-    """Return Glance's image in the form of ``services.Images``: keys that are not Glance's fields become properties."""
+    """Convert an image from Glance's JSON *answer* to the form that ``services.Images`` returns: keys that are not
+    fields of Glance become ``properties``."""
     image = {name: value for name, value in answer.items() if name in FIELDS - LINKS}
     return {**image, "properties": {name: value for name, value in answer.items() if name not in FIELDS}}
 
@@ -145,8 +147,8 @@ def _quote_segment(id: str) -> str:
 
 
 def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
-    """Yield all *size* bytes of the content. Raises ``Unavailable`` when it ends early, so that incomplete content is
-    not used."""
+    """Yield the content of the image *id*, *size* bytes in total, from the HTTP response *answer*. Raises
+    ``Unavailable`` when it ends early, so that incomplete content is not used."""
     sent = 0
     with answer:
         try:

@@ -38,7 +38,9 @@ REMEMBERED = 1000
 
 
 class Signature(NamedTuple):
-    """The signature of an image. *method*, *key_type*: as in the image's properties."""
+    """The signature of an image. *image*: the image's uuid. *value*: the signature itself. *method*, *key_type*: the
+    hash method and the key type, as in the image's properties. *certificate*: the id of the certificate in the key
+    manager."""
 
     image: str
     value: bytes
@@ -57,7 +59,8 @@ class Signature(NamedTuple):
 
 
 def signature_refusal(image: str, why: str) -> ImageRefused:
-    """Return the error for a signature of *image* (uuid) that is not valid. *why*: the reason, for users."""
+    """Return the error for an image whose signature verification fails. *image*: the image's uuid. *why*: the reason,
+    for users."""
     return ImageRefused(f"Image signature verification failed for image {image}: {why}.")
 
 
@@ -95,8 +98,9 @@ def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> C
 
 
 class SignedUpload:
-    """The upload of the signed *image*, whose certificate is in the key manager *keys*. Creating it raises
-    ``ImageRefused`` for a signature that cannot be valid."""
+    """The verification of a signed image while its content is uploaded. *keys*: the key manager with the certificate.
+    The constructor raises ``ImageRefused`` if the signature is incomplete or its certificate is missing or not valid.
+    """
 
     def __init__(self, image: Document, keys: KeyManager, context: Context) -> None:
         from . import certificates
@@ -114,20 +118,20 @@ class SignedUpload:
             yield chunk
 
     def check(self) -> None:
-        """Raise ``ImageRefused`` when the signature does not match the content."""
+        """Raise ``ImageRefused`` when the signature does not match the content that ``seen`` has read."""
         self.signature.check(self.certificate, self._digest.digest())
 
 
 def is_signed(image: Mapping[str, Any]) -> bool:
-    """Return whether an image has all properties of a signature."""
+    """Return whether an image has all properties that a signature needs."""
     return all((image.get("properties") or {}).get(name) for name in SIGNATURE)
 
 
 class Signatures:
-    """The verification of images before they reach a host. *verify*: check the signature. *validate*: check also that
-    its certificate is linked to one of *defaults*, the ids of trusted certificates. If the user names trusted
-    certificates, both checks are made, the second with these instead of *defaults*.
-    """
+    """The verification of image signatures before the images reach a host. *verify*: check the signature. *validate*:
+    also check that its certificate has a chain to a trusted certificate. *defaults*: the ids of the trusted
+    certificates. If the user's request names trusted certificates, both checks are made, with the user's certificates
+    instead of *defaults*."""
 
     def __init__(self, keys: KeyManager, images: Images, verify: bool, validate: bool, defaults: Sequence[str]) -> None:
         self.keys, self.images, self.verify, self.validate, self.defaults = keys, images, verify, validate, defaults
@@ -138,11 +142,11 @@ class Signatures:
 
     def check(self, context: Context, id: str, trusted: Sequence[str] = (),
               proceed: Callable[[], None] = lambda: None) -> str | None:
-        """Return the checksum of the verified content in the agents' form (``sha512:HEX``), so that no other content
-        reaches the guest; ``None`` when no verification is needed.
+        """Verify the signature of the image *id*, and return the checksum of its content (``sha512:HEX``), with which
+        the agent checks its download. Return ``None`` when no verification is needed.
 
-        *trusted*: ids of certificates that the user named. *proceed* is called while the content is read, and may
-        raise. Raises ``ImageRefused``, ``Conflict``.
+        *trusted*: ids of certificates that the user named. *proceed*: called repeatedly while the content is read; may
+        raise to cancel. Raises ``ImageRefused``, ``Conflict``.
         """
         if not trusted and not self.verify:
             return None
@@ -170,9 +174,9 @@ class Signatures:
         certificates.check_chain(certificate, signature.certificate, trusted_certificates, datetime.now(UTC))
 
     def _digest(self, image: Document, method: str, proceed: Callable[[], None]) -> tuple[bytes, str]:
-        """Return the digest of the content by *method*, and its checksum (``sha512:HEX``). *proceed* is called while
-        the content is read. The content is read once for each image and method. It is not read when the image service
-        has reported that digest: the agent compares it with the content that it downloads."""
+        """Return the digest of the image's content by the hash *method*, and the content's checksum (``sha512:HEX``).
+        *proceed*: called repeatedly while the content is read. Results are cached. The content is not read if the image
+        service has reported this digest, because the agent compares it with the content that it downloads."""
         algorithm, value = str(image.get("os_hash_algo")), str(image.get("os_hash_value"))
         has_service_digest = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
         if has_service_digest and algorithm == _name(method):
@@ -202,7 +206,7 @@ class Signatures:
 
 
 def _name(method: str) -> str:
-    """Return the name that hashlib and image services have for the hash method."""
+    """Return hashlib's name of the hash method in an image's signature, such as sha256 for SHA-256."""
     return method.replace("-", "").lower()
 
 

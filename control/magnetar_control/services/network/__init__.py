@@ -15,8 +15,8 @@ __all__ = ["EmbeddedNetworks", "Wait", "engine_of"]
 
 
 def engine_of(settings: Settings) -> NetworkEngine | None:
-    """Return the engine of networks in *settings*; ``None`` if the agents alone make networks. Raises
-    ``InvalidSettings``."""
+    """Return the network engine (OVN) that *settings* configure; ``None`` if they configure none: then each host's
+    agent makes the networks of its host. Raises ``InvalidSettings``."""
     url, south = settings.ovn_northbound, settings.ovn_southbound
     if url is None and south is not None:
         raise InvalidSettings("ovn_southbound needs ovn_northbound too.")

@@ -24,7 +24,8 @@ NAME = "auto_allocated_{}"
 
 
 class AutoTopologies:
-    """The first networks of projects. *networks*, *subnets* and *routers*: the stores of these resources."""
+    """Neutron's auto-allocated topologies: the first network of each project, with a subnet and a router. *networks*,
+    *subnets* and *routers*: the stores that create these resources."""
 
     def __init__(self, database: Database, networks: NetworkStore, subnets: NetworkStore,
                  routers: RouterStore) -> None:
@@ -62,8 +63,8 @@ class AutoTopologies:
             self.networks.drop(connection, owner, network)
 
     def _as_owner(self, context: Context, project: str, verb: str) -> Context:
-        """Return *context*, but with the project *project*. Raises ``Forbidden`` if the caller may not act for
-        *project*. *verb*: the first word of the policy rule that the error names."""
+        """Return a copy of *context* with the project *project*. Raises ``Forbidden`` if the caller may not act for
+        *project*. *verb*: get or delete, for the name of the policy rule in the error."""
         if project != context.project_id and not context.is_admin:
             raise forbidden_by_policy(f"{verb}_auto_allocated_topology", "it is another project's")
         if not context.is_writer:
@@ -94,7 +95,7 @@ def _row(connection: Connection, project: str) -> RowMapping | None:
 
 
 def _check_pool(connection: Connection, context: Context) -> str:
-    """Return the default IPv4 subnet pool. Raises ``Conflict`` when there is none."""
+    """Return the id of the default IPv4 subnet pool. Raises ``Conflict`` when there is none that the caller may use."""
     pool_id = subnet_pools.default_subnet_pool(connection, 4, SUBNET_POOL.visible(context))
     if pool_id is None:
         raise Conflict("Deployment error: No default subnetpools defined. An administrator makes one: openstack subnet "

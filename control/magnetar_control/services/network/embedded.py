@@ -79,9 +79,9 @@ from .tables import engine as engines
 
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
-    """Return the SQL condition for ports whose server changes its host, so that they must be written to the engine
-    again. The SQL parameter ``there``: the host that the server is bound to. *port*: the table of ports, or an alias.
-    """
+    """Return the SQL condition for ports that must be written to the network engine (OVN) again when their server
+    starts on the host ``there`` (an SQL parameter): their row has another host or an unfinished move, or they are on a
+    SmartNIC. *port*: the table of ports, or an alias."""
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 
@@ -112,20 +112,22 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 def _going(port: Row[Any], host: str, running: bool) -> Document:
-    """Return the new column values of a port (a row of ``_OF_ENGINE``) whose server will move to *host*; empty if none
-    differ. *running*: the guest runs during the move."""
+    """Return the columns host, next_host and arriving of a port whose server begins to move to *host*; empty if the
+    port has these values already. *port*: its row, with these columns. *running*: whether the guest runs during the
+    move."""
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}
 
 
 class EmbeddedNetworks:
-    """The embedded ``services.Networks``, in the API *database*. *default_cidr*: the addresses of the network or pool
-    that ``bootstrap`` creates, a /16 because it serves all projects; ``None``: create none. *pools*: the ranges of
-    users' subnets. *limits*: the default quotas of projects. *engine*: makes the networks between hosts; ``None``:
-    agents alone make networks. *wait*: the longest waits for the engine when a guest starts. *physical_mtu*: the MTU of
-    the hosts' own networks. *gateways*: the hosts for routers' gateways. *domain*: the DNS domain of networks without
-    their own."""
+    """The network service inside the control plane, an implementation of ``services.Networks``. *database*: the API
+    database. *default_cidr*: the addresses of the network or subnet pool that ``bootstrap`` creates, a /16 because all
+    projects use it; ``None``: create none. *pools*: the ranges in which users may create subnets. *limits*: the default
+    quotas of projects. *engine*: makes networks that connect hosts, such as OVN; ``None``: each host's agent makes the
+    networks of its host. *wait*: how long the start of a guest waits for the engine. *physical_mtu*: the MTU of the
+    physical network. *gateways*: the hosts that may have the gateways of routers. *domain*: the default DNS domain of
+    networks."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
@@ -162,15 +164,16 @@ class EmbeddedNetworks:
                 name: made(database, resource, self.quota, self.log) for name, (made, resource) in WITH_PARTS.items()})
 
     def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
-        """Register *tell*. It is called with the uuids of servers after this process has changed their floating IPs."""
+        """Register the function *tell*, which is called with the uuids of servers after this process has changed their
+        floating IPs."""
         self.moved = tell
         if isinstance(store := self.resources.get("floatingips"), FloatingIpStore):
             store.moved = tell
 
     def bootstrap(self) -> None:
-        """Create the initial rows of a new cloud: the default rules of security groups; with an engine a default subnet
-        pool for the networks of projects; without one a shared network ``default``. Creates no network or pool if there
-        is any network. May run again, and in several processes."""
+        """Create the initial rows of a new cloud. These are the default rules of security groups, and, if there is no
+        network yet: with an engine (OVN) a default subnet pool, without an engine a shared network ``default``. May run
+        repeatedly, and in several processes."""
         with self.database.write() as connection:
             default_rules.bootstrap_default_rules(connection)
         if self.default_cidr is None:
@@ -191,9 +194,10 @@ class EmbeddedNetworks:
                                  allocation_pools=[{"start": str(net[2]), "end": str(net[-2])}], **common)
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Check the networks that a server requests, and return one request for each NIC. *external*: allow external
-        networks that are not shared. A request for a new port has ``make``: the port's id is derived from it, so that a
-        repeated ``allocate`` creates no second port."""
+        """Check the networks that a request for a new server names, and return one ``PortRequest`` for each NIC.
+        *requested*: as in Nova's API. *external*: allow external networks that are not shared. If the NIC needs a new
+        port, its request has the key ``make``, from which the port's id is derived, so that a repeated ``allocate``
+        creates no second port."""
         try:
             with self.database.read() as connection:
                 return requested_networks.parse_requested_networks(connection, context, requested, external)
@@ -223,8 +227,8 @@ class EmbeddedNetworks:
                  groups: Sequence[str] = (), confirm: Confirm = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
         """Create the missing ports of a server, and return its NICs. *requested*: from ``check_requested``. *groups*:
-        names or ids of the security groups of new ports. *hostname*, *host*: the server's host name, and the host that
-        it will be on. *confirm*: called before the commit; it may raise."""
+        names or ids of the security groups of new ports. *hostname*: the server's host name. *host*: the compute host.
+        *confirm*: called before the commit; may raise to roll back."""
         project, makes = context.project_id or "", not all(request.get("port_id") for request in requested)
 
         def once() -> list[ServerNic]:
@@ -368,8 +372,9 @@ class EmbeddedNetworks:
             return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the resource ``network`` for agents, with the same name on each host; ``None`` if the network is
-        missing, has no subnet, or is of a type that agents do not create."""
+        """Return the specification from which agents create the network *network_id* on their hosts: {name, mode, cidr,
+        dhcp} and maybe mtu. Return ``None`` if the network does not exist, has no subnet, or is of a type that agents
+        do not create."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
@@ -421,8 +426,8 @@ class EmbeddedNetworks:
             self.moved([server_id])
 
     def differences(self) -> list[EngineDifference]:
-        """Return the faults of the engine, and the differences between its content and the rows; ``[]`` without an
-        engine."""
+        """Return the faults of the network engine (OVN), and the differences between its content and the database; an
+        empty list without an engine."""
         if self.worker is None:
             return []
         try:

@@ -44,8 +44,8 @@ LEAST_MTU = 1280
 
 
 def network_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the networks *rows* with the ids of their subnets, and ``scopes``: {IP version: address scope of the
-    subnets}."""
+    """Return the networks *rows* in the form for callers, with ``subnets`` (ids), ``scopes`` ({IP version: id of the
+    address scope of the subnets}) and ``shared_with`` (ids of projects)."""
     ids: dict[str, list[str]] = {row["id"]: [] for row in rows}
     scopes: dict[str, dict[int, str]] = {row["id"]: {} for row in rows}
     query = select(*subnets.c["id", "network_id", "cidr"], subnet_pools.c.address_scope_id).outerjoin(
@@ -60,8 +60,8 @@ def network_documents(connection: Connection, rows: Sequence[RowMapping]) -> lis
 
 
 def create_network_row(physical_mtu: int | None, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert the row of a network. *physical_mtu*: the MTU of the hosts' networks; ``None`` without
-    an engine."""
+    """Check *values* and insert the row of a network. *physical_mtu*: the MTU of the physical network; ``None`` if
+    there is no network engine (OVN)."""
     values["by_engine"] = physical_mtu is not None and values["type"] in OF_ENGINE
     _check_internal(values, values)
     _check_default(connection, values)
@@ -89,10 +89,10 @@ def _check_mtu(values: Document, most: int) -> None:
 
 
 def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowMapping, values: Document) -> None:
-    """Raise an error when the network *row*, which the caller has locked, cannot get the MTU in *values*. The MTU
-    cannot change while servers have ports on the network: their NICs keep the old MTU, but DHCP and router
-    advertisements would announce the new one. *physical_mtu*: the MTU of the hosts' networks; ``None`` without an
-    engine."""
+    """Raise an error unless the network *row*, which the caller has locked, can get the MTU in *values*. The MTU cannot
+    change while servers have ports on the network: their NICs keep the old MTU, but DHCP and router advertisements
+    would announce the new one. *physical_mtu*: the MTU of the physical network; ``None`` if there is no network engine
+    (OVN)."""
     if physical_mtu is None or not row["by_engine"]:
         raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
                                   f"{row['type']} already. Create another network", values["mtu"])
@@ -109,14 +109,15 @@ def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowM
 
 
 def _largest_mtu(physical_mtu: int, type: str) -> int:
-    """Return the largest possible MTU of an engine's network of this *type*. *physical_mtu*: the MTU of the hosts'
-    networks."""
+    """Return the largest possible MTU of a network of this *type*: *physical_mtu*, the MTU of the physical network,
+    minus the header of tunnels for the type ovn."""
     return physical_mtu - (GENEVE if type == "ovn" else 0)
 
 
 def _check_physical(connection: Connection, values: Document) -> None:
-    """Check the physical network and VLAN tag in *values* of an engine's network. Raises ``Conflict`` if another
-    network has them."""
+    """Check the provider attributes (type, physical network, VLAN tag) in *values*, the values of a new network that
+    the engine (OVN) makes. Raises ``InvalidField``, and ``Conflict`` if another network has the same physical network
+    and tag."""
     type, physical, segment = values["type"], values["bridge"], values.get("segment")
     if (physical is not None) != (type != "ovn"):
         raise InvalidField(BRIDGE, "must be the name that hosts have for the physical network (ovn-bridge-mappings), "
@@ -156,9 +157,9 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 
 def _check_default(connection: Connection, values: Document) -> None:
-    """Check ``is_default`` in *values* (the complete values of a network). Raises ``InvalidField`` if the network is
-    not external, and ``Conflict`` if another network is the default. The routers of the projects' first networks have
-    their gateway in the default network."""
+    """Raise an error if *values*, the complete values of a network, contain a true ``is_default`` and this is not
+    allowed: ``InvalidField`` if the network is not external, ``Conflict`` if another network is the default. The
+    default external network is used for the routers of auto-allocated topologies."""
     if not values["is_default"]:
         return
     if not values["external"]:
@@ -173,8 +174,8 @@ def _check_default(connection: Connection, values: Document) -> None:
 
 
 def check_admin_state(network: Document | RowMapping, up: bool) -> None:
-    """Raise ``InvalidField`` when *up* is false and *network* is not on an engine: packets of the network and of its
-    ports would still pass."""
+    """Raise ``InvalidField`` if *up* is false and the network engine (OVN) does not make *network*. Networks that
+    hosts' agents make would still pass all packets, so they and their ports cannot be set down."""
     if not up and not network["by_engine"]:
         raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a "
                                              f"network of type {network['type']} whatever is said here", False)
@@ -182,9 +183,9 @@ def check_admin_state(network: Document | RowMapping, up: bool) -> None:
 
 def prepare_network_update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
                            values: Document) -> None:
-    """Check the new *values* of the network *row*; a network that becomes internal is also no longer the default.
-    *physical_mtu*: as in ``create_network_row``. Raises ``Conflict`` if the network would no longer be shared while
-    other projects have ports on it."""
+    """Check the new *values* of the network *row*. An external network that becomes internal also gets ``is_default``
+    false. *physical_mtu*: the MTU of the physical network; ``None`` if there is no network engine (OVN). Raises
+    ``InvalidField``, and ``Conflict`` if ports on the network do not allow the change."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find_resource_row(connection, context, NETWORK, row["id"],
                                                                      lock=True), values)
@@ -218,8 +219,9 @@ def prepare_network_update(physical_mtu: int | None, connection: Connection, con
 
 
 def prepare_network_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a port is on the network; the error does not name ports of other projects. Delete the
-    network's sharing policies, and have hosts remove the network. Its subnets are deleted with it."""
+    """Prepare the deletion of the network *row*: delete its RBAC policies, and mark it for removal from the hosts.
+    Raises ``Conflict`` while ports are on the network; the error names only ports that the caller may see. The database
+    deletes the subnets with the network."""
     used = connection.execute(select(ports.c.id, rows_of_caller(ports)(context)).where(
         ports.c.network_id == row["id"]).limit(20)).all()
     if used:
@@ -233,9 +235,10 @@ def prepare_network_delete(connection: Connection, context: Context, row: RowMap
 
 
 def changed_network_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: ``network/ID``; ``port/ID`` of its ports, if ``admin_state_up``, QoS policy
-    or domain change; ``router/ID`` of the routers that advertise its MTU, if the MTU changes. *changed*: the new
-    values; ``None`` for a created or deleted network."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the network *row* affects:
+    ``network/ID``; ``port/ID`` of its ports, if ``admin_state_up``, QoS policy or domain change; ``router/ID`` of the
+    routers that advertise its MTU, if the MTU changes. *changed*: the new values; ``None`` for a created or deleted
+    network."""
     unit_keys = [f"network/{row['id']}"]
     if changed and changed.get("mtu", row["mtu"]) != row["mtu"]:
         unit_keys += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().where(
@@ -248,8 +251,8 @@ def changed_network_units(connection: Connection, row: RowMapping, changed: Docu
 
 
 def network_resource(physical_mtu: int | None = None) -> NetworkResource:
-    """Return the kind of resource "network". *physical_mtu*: the MTU of the hosts' networks; ``None`` without an
-    engine."""
+    """Return the definition of the resource type "network" (its table, checks, fields and filters). *physical_mtu*: the
+    MTU of the physical network; ``None`` if there is no network engine (OVN)."""
     usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
     return NetworkResource(
         name="network", table=networks, visible=networks_visible_to,

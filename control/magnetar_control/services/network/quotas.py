@@ -47,8 +47,9 @@ _COUNTED = {name: _counted(table) for name, table in zip(
 
 
 def build_network_quotas(limits: Mapping[str, int], has_engine: bool = False) -> Quotas:
-    """Return the quotas of the network service. *limits*: the default limits of projects; Neutron's defaults apply to
-    the rest. *has_engine*: include the resources of an engine."""
+    """Return the quotas of the network service. *limits*: the default limits of projects, by resource; a resource that
+    is missing here gets Neutron's default. *has_engine*: include the resources that need a network engine (OVN), such
+    as routers."""
     usual = {**default_network_limits(Settings()), **limits}
     names = (*RESOURCES, *(OF_ENGINE if has_engine else ()))
     return Quotas("network", {name: usual[name] for name in names}, _count, _refusal)
@@ -64,7 +65,8 @@ def _count(connection: Connection, project: str, names: Collection[str]) -> dict
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the quota by *over*, in Neutron's words, with the figures."""
+    """Return the error for a request that exceeds the limits of the resources *over*, in Neutron's words. It states
+    usage and limit of each."""
     have = ", ".join(f"{excess.resource}: {excess.used} of {excess.limit} are there, {excess.more} more were asked for"
                      for excess in over)
     return Conflict(

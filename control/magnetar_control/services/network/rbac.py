@@ -20,7 +20,8 @@ from .tables import rbac_policies
 
 
 def create_rbac_policy_row(connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert an RBAC policy for an object of the caller's project."""
+    """Check *values* and insert an RBAC policy, which shares an object of the caller's project. Raises
+    ``InvalidField``, ``NotFound``, ``Conflict``."""
     kind, id, action = values["object_type"], values["object_id"], values["action"]
     if action not in KINDS[kind].users:
         raise InvalidField("action", f"must be {SHARED} for a {kind}: only networks are external", action)
@@ -42,7 +43,8 @@ def create_rbac_policy_row(connection: Connection, context: Context, values: Doc
 
 
 def _shared_object(connection: Connection, kind: str, id: str) -> RowMapping | None:
-    """Lock and return the row of the object *id*; ``None`` if there is none. *kind*: a key of ``sharing.KINDS``."""
+    """Lock and return the row of the object *id* that an RBAC policy shares; ``None`` if there is none. *kind*: the
+    object's type, a key of ``sharing.KINDS``."""
     table = KINDS[kind].table
     return connection.execute(select(table).where(table.c.id == id).with_for_update()).mappings().first()
 
@@ -64,8 +66,8 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
 
 
 def prepare_rbac_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check a new ``target_project`` in *values*. Raises ``Conflict`` if a project uses the object through the policy
-    *row*, or if the object has the same policy for the new project already."""
+    """Check that the RBAC policy *row* may get the new ``target_project`` in *values*. Raises ``Conflict`` if the
+    present target project uses the shared object, or if the object has the same policy for the new project already."""
     target = values.get("target_project", row["target_project"])
     if target == row["target_project"]:
         return
@@ -93,7 +95,8 @@ def _check_unused(connection: Connection, row: RowMapping, plus: Collection[str]
 
 
 def prepare_rbac_policy_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a project uses the object through this policy."""
+    """Raise ``Conflict`` if the RBAC policy *row* cannot be deleted, because a project uses the shared object and no
+    other policy allows that."""
     _check_unused(connection, row)
 
 

@@ -51,22 +51,23 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkResource:
-    """One kind of resource.
+    """The definition of one resource type of the network service, such as "port". ``NetworkStore`` implements the
+    operations on it.
 
     *visible*: returns the SQL condition for the rows that a caller sees. *listed*: the same for lists, if another
-    condition is faster (``sharing.listed_ids``). *few*: returns whether the filters of a list match only few rows,
-    which the database finds by an index; for resources whose *visible* is ``rows_of_caller``. *documents*: converts
-    rows to what callers get. *create*, *update* and *delete* run in a transaction. *create* inserts the row and
-    everything that belongs to it. *update* checks the new values, and adds derived ones, before they are set (``None``:
-    the resource cannot change). *delete* checks whether the row may be deleted.
+    condition is faster. *few*: returns whether list filters select only few rows, so that an index on them is best;
+    only with *visible* from ``rows_of_caller``. *documents*: converts rows to the form for callers. The next three run
+    in a transaction. *create*: inserts the row and everything that belongs to it. *update*: checks new values, and adds
+    derived ones, before they are set (``None``: the resource cannot change). *delete*: checks whether the row may be
+    deleted.
 
-    *defaults*: values of a new resource that the request lacks. *admin*: fields that only admins change, or set to
-    something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the filters for
-    admins only. *before_list*: creates what a list must contain, and returns the keys of its units (``group/ID``).
-    *counts*: returns the other resources that a new one counts as for quotas. *writers_are_admins*: whether only admins
-    create, change and delete. *after*: runs after a row was changed or deleted. *units*: returns the keys of the units
-    (such as ``port/ID``) that change when a row is created, deleted (values ``None``) or given values. *owner*: returns
-    the project of a new resource, if its values do not name it.
+    *defaults*: values for fields that a request for a new resource lacks. *admin*: fields that only admins may change
+    or set to another value than the default. *filters*: list filters, in addition to the columns; *private*: list
+    filters for admins only. *before_list*: creates missing resources before a list is read, and returns their unit
+    keys. *counts*: returns further quota usage of a new resource. *writers_are_admins*: whether only admins may create,
+    change and delete. *after*: called after a row was changed or deleted. *units*: returns the unit keys, such as
+    ``port/ID``, of the objects in the network engine (OVN) that a change affects; it is called with ``None`` for a
+    created or deleted row, otherwise with the new values. *owner*: returns the project of a new resource.
     """
 
     name: str
@@ -91,7 +92,8 @@ class NetworkResource:
 
     @cached_property
     def all_filters(self) -> Mapping[str, Filter]:
-        """Return the filters of lists of this resource, with the filters by tags if it has tags."""
+        """Return all list filters of this resource type: *filters*, and the filters by tags if the resource has tags.
+        """
         return {**self.filters, **tags.tag_filters(self.table)}
 
 
@@ -101,8 +103,8 @@ def forbidden_by_policy(rule: str, why: str) -> Forbidden:
 
 
 def check_network_owner(context: Context, project_id: str | None, rule: str, attribute: str) -> None:
-    """Raise ``Forbidden`` unless the caller belongs to *project_id*, the project of a network, or is an admin. *rule*,
-    *attribute*: the policy rule and the attribute for the error."""
+    """Raise ``Forbidden`` unless the caller belongs to *project_id*, the project of a network, or is an admin. *rule*:
+    the policy rule, and *attribute*: the attribute that the caller wants to set, both for the error."""
     if project_id != context.project_id and not context.is_admin:
         raise forbidden_by_policy(
             rule, f"the network's own project and admins may choose {attribute}. Leave it out, or ask an admin "
@@ -118,8 +120,8 @@ def rows_of_caller(table: Table, column: ColumnElement[Any] | None = None) -> Ca
 
 def find_resource_row(connection: Connection, context: Context, resource: NetworkResource, id: str,
                       lock: bool = False) -> RowMapping:
-    """Return the row *id* of the kind *resource*, if *context* may see it. *lock*: lock the row until the transaction
-    ends. Raises ``NotFound``."""
+    """Return the row *id* of the resource type *resource*. *lock*: lock the row until the transaction ends. Raises
+    ``NotFound`` if there is none that *context* may see."""
     query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
     row = connection.execute(query.with_for_update() if lock else query).mappings().first()
     if row is None:
@@ -129,26 +131,27 @@ def find_resource_row(connection: Connection, context: Context, resource: Networ
 
 
 def column_values(table: Table, values: Document) -> Document:
-    """Return those of *values* that are columns of the table."""
+    """Return only those of *values* whose names are columns of *table*."""
     return {name: value for name, value in values.items() if name in table.c}
 
 
 def insert_resource_row(connection: Connection, table: Table, values: Document) -> None:
-    """Insert a row with those *values* that are columns of *table*, and the time of creation."""
+    """Insert a row into *table*, with the time of creation. *values* that are no columns of the table are ignored."""
     connection.execute(insert(table).values(**column_values(table, values), created_at=utc_now()))
 
 
 def check_once(field: str, items: Sequence[Any]) -> None:
-    """Raise ``InvalidField`` if a list contains a duplicate, as Neutron does. *field*: the field with the list
-    *items*."""
+    """Raise ``InvalidField``, as Neutron does, if the list *items* contains a duplicate. *field*: the name of the field
+    with this list."""
     for at, candidate in enumerate(items):
         if candidate in items[:at]:
             raise InvalidField(f"{field}[{at}]", "must not stand in the list twice", candidate)
 
 
 def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Return the SQL condition that *condition* holds for at least one of *values*. *name*: the name of the filter, for
-    errors. Raises ``InvalidField`` for too many values."""
+    """Return an SQL condition that is true if *condition* is true for at least one of *values*. *condition*: a function
+    from a value to its SQL condition. *name*: the name of the list filter, for errors. Raises ``InvalidField`` for too
+    many values."""
     distinct = dict.fromkeys(values)
     if len(distinct) > VALUES:
         raise InvalidField(name, f"can be given {VALUES} times at most, and is {len(distinct)} times")
@@ -156,18 +159,19 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
 
 
 def choice_filter(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
-    """Return a list filter. *conditions*: requested value to the SQL condition for its rows. For any other value no row
-    matches."""
+    """Return a list filter for a field with fixed values. *conditions*: {value: SQL condition for rows with this
+    value}. Any other requested value matches no row."""
     return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
 
 
 def ip_version_filter(six: ColumnElement[bool]) -> Filter:
-    """Return the list filter ``ip_version``. *six*: the SQL condition for IPv6 rows."""
+    """Return the list filter ``ip_version`` (4 or 6). *six*: the SQL condition for IPv6 rows."""
     return choice_filter({"4": ~six, "6": six})
 
 
 def _column_value(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return what a filter compares with the values of a query: the column, or its text if it is a JSON column."""
+    """Return the SQL expression that a list filter compares with the requested values: the column, or its text if it is
+    a JSON column."""
     return type_coerce(column, Text) if isinstance(column.type, JsonColumn) else column
 
 
@@ -176,12 +180,11 @@ class _Undone(Exception):
 
 
 def run_transaction(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
-    """Run *act* in a transaction, and return its result. Retry when the transaction conflicts with others. *dry*: roll
-    back at the end; the same errors are raised.
+    """Call *act* with the connection of a transaction, and return its result. Retry for up to ``RETRY_FOR`` when the
+    transaction conflicts with others. *dry*: roll back at the end, but raise the same errors.
 
-    Retries end after ``RETRY_FOR``: long enough for simultaneous deletions of many servers, although PostgreSQL takes a
-    second to detect a deadlock. The transaction does not wait for the engine: the transaction adds a note (a row of the
-    change), and the worker writes to the engine afterwards.
+    The transaction never waits for the network engine (OVN): it only adds a row for each change, and a background
+    thread writes the changes to the engine.
     """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:
@@ -194,8 +197,9 @@ def run_transaction(database: Database, act: Callable[[Connection], T], dry: boo
 
 
 class NetworkStore:
-    """A ``services.NetworkResources``. Each method is one transaction, and checks the caller's rights. *dry*: return
-    what the method would return, and change nothing."""
+    """The operations on one resource type of the network service (an implementation of ``services.NetworkResources``).
+    Each operation is one transaction, and checks the caller's permissions. *dry*: only check, and return the result
+    without changing anything."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog) -> None:
         self.database, self.resource, self.quota, self.log = database, resource, quota, log
@@ -204,8 +208,8 @@ class NetworkStore:
         return [document for documents in self.pieces(context, page) for document in documents]
 
     def pieces(self, context: Context, page: Page) -> Iterator[Documents]:
-        """Yield the documents of a list, at most ``AT_ONCE`` at a time, and none twice. The database is not in use
-        between two pieces."""
+        """Yield the documents of a list in pieces of at most ``AT_ONCE``, each document once. No database connection is
+        in use between two pieces."""
         resource = self.resource
         if make := resource.before_list:
             run_transaction(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
@@ -253,8 +257,8 @@ class NetworkStore:
         run_transaction(self.database, lambda connection: self.drop(connection, context, id), dry)
 
     def retag(self, context: Context, id: str, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
-        """Set the tags of a resource to what *change* returns for the present tags. Raises ``InvalidField`` for too
-        many."""
+        """Replace the tags of the resource *id*. *change*: a function from the present tags to the new tags. Raises
+        ``InvalidField`` for too many tags."""
         self._check_writer(context, "update")
 
         def act(connection: Connection) -> None:
@@ -268,13 +272,13 @@ class NetworkStore:
         run_transaction(self.database, act)
 
     def make(self, connection: Connection, context: Context, values: Document) -> str:
-        """Create a resource in the caller's transaction, and return its id."""
+        """Create a resource with *values* within the caller's transaction, and return its id."""
         new = self._completed(context, values)
         self._create(connection, context, [new])
         return str(new["id"])
 
     def drop(self, connection: Connection, context: Context, id: str) -> None:
-        """Delete a resource in the caller's transaction."""
+        """Delete the resource *id* within the caller's transaction."""
         row = self._owned(connection, context, id, "delete")
         self._note(connection, row, None)
         if self.resource.delete:
@@ -284,9 +288,9 @@ class NetworkStore:
 
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
-        """Create a resource with *values* (without *id*) or change it, in one transaction, and return it. Afterwards it
-        has exactly *parts* (rules, addresses and the like). ``None``: keep the parts; a new resource gets the default
-        ones."""
+        """Change the resource *id*, or create one if *id* is ``None``, in one transaction, and return it. *values*: the
+        fields to set. *parts*: the complete list of its dependent objects (such as the rules of a security group),
+        which replaces the present list. ``None``: do not change them; a new resource gets its default ones."""
         self._check_writer(context, "update" if id else "create")
 
         def act(connection: Connection) -> Document:
@@ -302,12 +306,12 @@ class NetworkStore:
         return run_transaction(self.database, act, dry)
 
     def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
-        """Remove the parts of the resource *row* that are not in *parts*, before ``put`` changes the resource's values.
-        This base method removes none."""
+        """Remove the dependent objects (such as rules) of the resource *row* that are not in *parts*. ``put`` calls
+        this before it changes the resource's values. Subclasses override this; here it does nothing."""
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
-        """Add and remove parts of the resource *row*, so that it has exactly *parts*. Stores of resources with parts
-        implement this; other stores never get *parts*."""
+        """Replace the dependent objects (such as rules) of the resource *row* by *parts*. Only stores of resources with
+        such objects implement this."""
         raise NotImplementedError
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
@@ -344,8 +348,8 @@ class NetworkStore:
             self.log.changed(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
-        """Raise ``Conflict`` if the resources *new* would exceed a project's quota. Projects are locked in sorted
-        order, to prevent deadlocks."""
+        """Raise ``Conflict`` if the new resources *new* (their values) exceed a project's quota. Projects are locked in
+        sorted order, to prevent deadlocks."""
         if self.resource.name not in self.quota.defaults:
             return
         owners: dict[str, Counter[str]] = {}
@@ -367,7 +371,8 @@ class NetworkStore:
                 raise forbidden_by_policy(f"{verb}_{self.resource.name}:{name}", "only admins may set it")
 
     def _completed(self, context: Context, values: Document) -> Document:
-        """Return *values* with the defaults, an id and the project."""
+        """Return *values*, the values of a new resource, with defaults, a uuid and the project. Raises
+        ``InvalidRequest`` for another project, ``Forbidden`` for fields of admins."""
         usual = self.resource.defaults
         self._check_admin(context, "create", {name for name, value in values.items() if value != usual.get(name)})
         project = values.get("project_id") or context.project_id or ""
@@ -402,7 +407,8 @@ class NetworkStore:
                   for name, values in page.filters.items())]
 
     def _order(self, page: Page) -> Order:
-        """Return (column, whether descending) for the columns that sort a list. Raises ``InvalidRequest``."""
+        """Return the sort order of the list that *page* requests: (column, whether descending) for each column. Raises
+        ``InvalidRequest``."""
         table = self.resource.table.c
         order = []
         for name, down in (*(page.sort or (("created_at", False),)), ("id", False)):
@@ -412,8 +418,8 @@ class NetworkStore:
         return order
 
     def _marked(self, context: Context, order: Order, marker: str | None) -> Sequence[Any] | None:
-        """Return the values of the row with the id *marker* in the columns of *order*; ``None`` without a marker.
-        Raises ``InvalidRequest``."""
+        """Return the sort key of the marker, the last row of the previous page: its values in the columns of *order*.
+        *marker*: its id; ``None``: return ``None``. Raises ``InvalidRequest``."""
         if marker is None:
             return None
         with self.database.read() as connection:

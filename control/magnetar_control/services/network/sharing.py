@@ -57,9 +57,10 @@ Users = Callable[[str], Sequence[Select[Any]]]
 
 @dataclass(frozen=True)
 class Shareable:
-    """A kind of object that can be shared. *users*: for each action, a function from an object's id to the statements
-    that select the projects which use it. *columns*: for each action, the column that is true while a policy with this
-    action exists (``shared``: a policy for all projects)."""
+    """A resource type that RBAC policies can share, such as network. *table*: its table. *users*: {action: function
+    from an object's id to SQL statements that select the projects that use the object by this action}. *columns*:
+    {action: name of the boolean column that states whether a policy with this action exists (``shared``: a policy for
+    all projects)}."""
 
     table: Table
     users: Mapping[str, Users]
@@ -91,8 +92,9 @@ def _named(id: str) -> Sequence[Select[Any]]:
 
 
 def _by_default(named: ColumnElement[bool]) -> Select[Any]:
-    """Return the query for projects that use an object through a default rule: all projects if there is such a rule,
-    because their new groups will use it. *named*: the SQL condition for such default rules."""
+    """Return the SQL query for the projects that use an object because a default rule of security groups refers to it:
+    all projects (``*``), since their new groups will have this rule. *named*: the SQL condition for default rules that
+    refer to the object."""
     return select(literal(ALL).label("project_id")).select_from(default_security_group_rules).where(named)
 
 
@@ -101,8 +103,8 @@ def _cut(id: str) -> Sequence[Select[Any]]:
 
 
 def _scoped(id: str) -> Sequence[Select[Any]]:
-    """Return the queries for the projects that have pools in the address scope *id*, and for the projects that such
-    pools are shared with."""
+    """Return the SQL queries for the projects that use the address scope *id*: owners of subnet pools in it, and
+    projects with which such pools are shared."""
     return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
             select(rbac_policies.c.target_project).join(
                 subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
@@ -119,22 +121,22 @@ KINDS = {
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:
-    """Return the SQL condition for rows of *table* that a policy with *action* shares with *project* or with all
-    projects. *project*: a value or a parameter."""
+    """Return the SQL condition for rows of *table* that an RBAC policy with *action* shares with *project* or with all
+    projects. *project*: an id or an SQL parameter."""
     policy = rbac_policies.c
     return exists().where(policy.object_id == table.c.id, policy.action == action,
                           policy.target_project.in_((project, ALL)))
 
 
 def own_or_shared_with(table: Table, project: Any) -> ColumnElement[bool]:
-    """Return the SQL condition for rows of *table* that belong to *project* or are shared with it. *project*: a value
-    or a parameter."""
+    """Return the SQL condition for rows of *table* that belong to *project* or that an RBAC policy shares with it.
+    *project*: an id or an SQL parameter."""
     return or_(table.c.project_id == project, shared_with(table, project))
 
 
 def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function from a caller to the SQL condition for rows that the caller's project owns or that are shared
-    with it; for admins: all rows."""
+    """Return a function from a request's context to the SQL condition for the rows of *table* that the caller may see:
+    for admins all rows, otherwise rows that the caller's project owns or that are shared with it."""
     def visible(context: Context) -> ColumnElement[bool]:
         return true() if context.is_admin else own_or_shared_with(table, context.project_id or "")
 
@@ -142,23 +144,25 @@ def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
 
 
 def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]:
-    """Return the SQL condition for rows of *table* that belong to *project* or that policies for *actions* share with
-    it. It is for lists: the database looks up the ids first, and reads no other row."""
+    """Return the SQL condition for rows of *table* that belong to *project* or that RBAC policies for *actions* share
+    with it. It is meant for lists: it makes the database look up the ids first, and read only the rows with these ids.
+    """
     own, policy = table.alias(), rbac_policies.c
     return table.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(select(policy.object_id).where(
         policy.action.in_(actions), policy.target_project.in_((project, ALL)))))
 
 
 def own_or_shared_list(table: Table, *actions: str) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function from a caller to the SQL condition for rows that the caller's project owns or that policies for
-    *actions* (by default ``SHARED``) share with it; for admins: all rows. The condition is fast for lists."""
+    """Return a function from a request's context to the SQL condition for the rows of *table* in a list for the caller:
+    for admins all rows, otherwise rows that the caller's project owns or that RBAC policies for *actions* (default:
+    ``SHARED``) share with it."""
     return lambda context: true() if context.is_admin else listed_ids(
         table, context.project_id or "", *(actions or (SHARED,)))
 
 
 def sharing_of_rows(connection: Connection, rows: Sequence[RowMapping] | Sequence[Document]) -> dict[str, Document]:
-    """Return for each row, by id: ``shared`` (whether with all projects), and ``shared_with`` (ids of other
-    projects)."""
+    """Return how the objects *rows* are shared: {id: {"shared": whether with all projects, "shared_with": ids of other
+    projects}}."""
     targets_by_id: dict[str, list[str]] = {row["id"]: [] for row in rows}
     policy = rbac_policies.c
     for row in connection.execute(select(policy.object_id, policy.target_project).where(
@@ -169,22 +173,22 @@ def sharing_of_rows(connection: Connection, rows: Sequence[RowMapping] | Sequenc
 
 
 def is_shared(connection: Connection, id: str) -> bool:
-    """Return whether a project other than the owner may use the object *id*."""
+    """Return whether an RBAC policy shares the object *id* with another project (action ``access_as_shared``)."""
     return connection.execute(select(rbac_policies.c.id).where(
         rbac_policies.c.object_id == id, rbac_policies.c.action == SHARED).limit(1)).first() is not None
 
 
 def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
-    """Share a new object with all projects, if its *row* says so (``shared``, ``external``). *kind*: a key of
-    ``KINDS``."""
+    """Insert the RBAC policies with which a new object is shared with all projects, if its *row* has ``shared`` or
+    ``external`` set. *kind*: the object's type, a key of ``KINDS``."""
     for action, column in KINDS[kind].columns.items():
         if row.get(column):
             _share(connection, kind, row, action)
 
 
 def apply_sharing_change(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
-    """Share the object *row* with all projects, or stop sharing it, as the columns in *values* say. *kind*: a key of
-    ``KINDS``. Raises ``Conflict`` while other projects use it."""
+    """Share the object *row* with all projects, or stop sharing it, if *values* contain ``shared`` or ``external``.
+    *kind*: the object's type, a key of ``KINDS``. Raises ``Conflict`` while other projects use it."""
     for action, column in KINDS[kind].columns.items():
         if values.get(column):
             _share(connection, kind, row, action)
@@ -211,9 +215,9 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        excluded_policy: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that would lose the use of the object *row* by *action*, if its policies *excluded_policy*
-    (an SQL condition) were deleted and policies for the projects *plus* were added. Locks the object. *kind*: a key of
-    ``KINDS``."""
+    """Return the projects that use the object *row* by *action* and would no longer be allowed to, if its RBAC policies
+    *excluded_policy* (an SQL condition) were deleted and policies for the projects *plus* were added. Locks the object.
+    *kind*: the object's type, a key of ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(
@@ -232,8 +236,8 @@ def delete_sharing_policies(connection: Connection, id: str) -> None:
 
 
 def refresh_sharing_columns(connection: Connection, kind: str, id: str) -> None:
-    """Set the columns that say whether an object has RBAC policies, such as ``shared``, from its policies. *kind*: a
-    key of ``KINDS``. *id*: the object's id."""
+    """Update the columns of an object that follow from its RBAC policies, such as ``shared``. *kind*: the object's
+    type, a key of ``KINDS``. *id*: its id."""
     policy, table = rbac_policies.c, KINDS[kind].table
     for action, column in KINDS[kind].columns.items():
         some = and_(policy.object_id == id, policy.action == action,

@@ -26,14 +26,16 @@ from magnetar_control.store.engine.tables import API, NAME, UUID, timestamp_colu
 
 
 def owned_columns() -> tuple[Column[Any], ...]:
-    """Return the columns of every resource that belongs to a project."""
+    """Return the common columns of all tables of resources that belong to a project: id, project_id, name, description,
+    tags."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""),
             Column("tags", JsonColumn, nullable=False, default=list))
 
 
 def define_page_indexes(table: str) -> tuple[Index, Index]:
-    """Return two indexes for the pages of lists: for a project's rows, and for all rows."""
+    """Return the two database indexes with which the table *table* is read page by page: for one project's rows, and
+    for all rows."""
     return (Index(f"{table}_project", "project_id", "created_at", "id"),
             Index(f"{table}_created", "created_at", "id"))
 
@@ -205,8 +207,8 @@ OWNER = "compute:nova"
 
 
 def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
-    """Return the SQL condition that a server has a port, or has reserved it. Users can set ``device_owner``, so it also
-    tests ``place``, which only the service sets. *of*: the table of ports, or an alias."""
+    """Return the SQL condition for ports that a server has, or that are reserved for a server. It tests ``place``,
+    which only the service sets, because users can set ``device_owner``. *of*: the table of ports, or an alias."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 
@@ -214,7 +216,8 @@ TAKEN = taken_by_server()
 
 
 def has_group(group_id: str) -> ColumnElement[bool]:
-    """Return the SQL condition that a port has a security group: the JSON column's text contains the group's id."""
+    """Return the SQL condition for ports with the security group *group_id*. It searches the text of the JSON column
+    ``security_groups``."""
     return type_coerce(ports.c.security_groups, Text).contains(f'"{group_id}"', autoescape=True)
 
 

@@ -20,13 +20,14 @@ FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 
 def tags_of(row: Mapping[Any, Any]) -> list[str]:
-    """Return the tags of a resource; an empty list for resources that cannot have tags."""
+    """Return the tags of the resource *row*; an empty list if resources of its type cannot have tags."""
     tags: list[str] = row.get("tags") or []
     return tags
 
 
 def tag_filters(table: Table) -> Mapping[str, Callable[[Sequence[str]], ColumnElement[bool]]]:
-    """Return the list filters by tags for *table*; an empty mapping if its resources cannot have tags."""
+    """Return the list filters by tags for *table*: {name of the filter, such as tags-any: function from the requested
+    values to an SQL condition}. Empty if resources in this table cannot have tags."""
     if "tags" not in table.c:
         return {}
 

@@ -20,9 +20,9 @@ INCOMPLETE = ("creating", "downloading", "error")
 
 
 class VolumeAccess(NamedTuple):
-    """Access to a volume. *host*: the volume's host. *hosts*: that host, and the others that reach the volume's shared
-    pool now. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported that it does not
-    reach the pool now."""
+    """The hosts that can reach a volume. *host*: the volume's host. *hosts*: this host, and all hosts that now reach
+    the volume's shared pool. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported
+    that it does not reach the pool now."""
 
     host: str
     hosts: frozenset[str]
@@ -32,16 +32,18 @@ class VolumeAccess(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the server's host opens the volume itself, even if the volume has another host."""
+        """Return whether a server's host opens the volume itself, even if the volume has another host."""
         return self.shared and not self.encrypted
 
     def needs_fence(self, source: str) -> bool:
-        """Return whether a guest that still runs on *source* can write to the volume, whatever other hosts do."""
+        """Return whether a guest that still runs on the host *source* could write to the volume after the volume was
+        moved to another host, so that *source* must be fenced."""
         return self.direct or (self.shared and self.host == source)
 
 
 def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[str, VolumeAccess]:
-    """Return the access to volumes, by uuid. Volumes without a host, and unknown ones, are absent."""
+    """Return how hosts reach the volumes *ids*: {uuid: access}. Unknown volumes, and volumes without a host, are
+    omitted."""
     columns = (volumes.c.id, volumes.c.host, volumes.c.pool_id, volumes.c.pool, volumes.c.volume_type,
                volumes.c.status, volumes.c.encryption_key_id)
     rows = connection.execute(select(*columns).where(
@@ -62,8 +64,8 @@ def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[st
 
 
 def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, str | None]:
-    """Return the uuid of each volume's pool, by the volume's uuid; ``None`` if it is not known. A complete volume that
-    was created before its host reported the pool has no stored pool uuid. It gets the pool that the host now reports
+    """Return {uuid of the volume: uuid of its pool, or ``None`` if not known} for the volume *rows*. A complete volume
+    without a stored pool uuid was created before its host reported the pool: it gets the pool that the host now reports
     under the same name."""
     ids: dict[str, str | None] = {row["id"]: row["pool_id"] for row in rows}
     names = {row["id"]: (row["host"], row["pool"] or row["volume_type"]) for row in rows
@@ -76,8 +78,8 @@ def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict
 
 
 def fetch_served_volumes(connection: Connection, host: str) -> frozenset[str]:
-    """Return the uuids of the volumes that only *host* serves: those that it has, without those that other hosts open
-    themselves (``VolumeAccess.direct``)."""
+    """Return the uuids of the volumes of *host* that other hosts cannot open themselves (``VolumeAccess.direct``), and
+    can reach only through *host*."""
     named = select(pool_hosts.c.pool_id).where(
         pool_hosts.c.host == volumes.c.host,
         pool_hosts.c.name == func.coalesce(volumes.c.pool, volumes.c.volume_type)).correlate(volumes)
@@ -92,10 +94,12 @@ def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping
                        source: str | None = None,
                        is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
     """Return the hosts where a server with the volumes of *attachments* can be built again; ``None`` for any host.
-    *access*: by volume. A host must reach the root volume, the volumes that the server's host opens directly, the
-    volumes on *source* (the host that the server leaves), and volumes on other hosts that are down, if several hosts
-    reach them. The remaining volumes are served by their own hosts; the build waits if such a host is down. A missing
-    volume is ignored, except the root volume: then no host is returned."""
+    *access*: {volume id: how hosts reach it}. *source*: the host that the server leaves. *is_up*: whether a host is up.
+
+    A host must reach the root volume, the volumes that the server's host opens directly, the volumes on *source*, and,
+    if several hosts reach them, volumes on other hosts that are down. Other volumes are reached through their own
+    hosts. A missing volume is ignored; if it is the root volume, the result is empty.
+    """
     hosts: frozenset[str] | None = None
     for attachment in attachments:
         volume = access.get(attachment["volume_id"])
@@ -111,8 +115,9 @@ def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping
 
 def common_move_hosts(attachments: Iterable[Mapping[str, Any]],
                       access: Mapping[str, VolumeAccess]) -> frozenset[str] | None:
-    """Return the hosts that a server with the volumes of *attachments* can move to while its own host is up; ``None``
-    for any host. A host must reach the volumes that the server's host opens directly. *access*: by volume."""
+    """Return the hosts to which a server with the volumes of *attachments* can move while its own host is up; ``None``
+    for any host. A host must reach those volumes that the server's host opens directly. *access*: {volume id: how hosts
+    reach it}."""
     hosts: frozenset[str] | None = None
     for attachment in attachments:
         volume = access.get(attachment["volume_id"])

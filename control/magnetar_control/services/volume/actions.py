@@ -25,8 +25,8 @@ from .volumes import begin_delete, follow_attachments
 
 def extend_volume(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
                   quota: Quotas) -> None:
-    """Queue the extension of the volume to *new_size* GiB. *in_use*: allow it also while servers have the volume (since
-    Cinder 3.42). Raises the error of *quota*."""
+    """Queue the extension of the volume *row* to *new_size* GiB. *in_use*: allow it while servers have the volume (as
+    since Cinder 3.42). Raises ``InvalidRequest``, and the error of *quota* if it is exceeded."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
@@ -41,10 +41,10 @@ def extend_volume(connection: Connection, context: Context, row: RowMapping, *, 
 def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
                    as_object: bool = False, **_of_image: object) -> None:
-    """Queue the replacement of the volume's content, which is lost, with the image *image_id*. *image_metadata*: the
-    volume's new image metadata. *reimage_reserved*: also if the volume is reserved. Does nothing when the same
-    *request* was queued before. *as_object*: whether all processes read the metadata as an object; otherwise it is
-    text, as release 0.1.0 reads it."""
+    """Queue a task that overwrites the volume *row* with the image *image_id*. *image_metadata*: the volume's new image
+    metadata. *reimage_reserved*: allow it for a reserved volume. *request*: an id; a repeated call with the same id
+    does nothing. *as_object*: whether to store the metadata as a JSON object, which processes of release 0.1.0 cannot
+    read; otherwise as text."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
@@ -56,7 +56,7 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
 
 
 def upload_image(connection: Connection, context: Context, row: RowMapping, *, image_id: str) -> None:
-    """Queue the upload of the volume's content to an existing image. As in Cinder with its default
+    """Queue the upload of the volume's content to the existing image *image_id*. As in Cinder with its default
     ``enable_force_upload = False``, a volume in use is refused, even with ``force``."""
     queue_volume_task(connection, volumes, row, "upload", ("available",), status="uploading",
                       previous_status=row["status"], upload={"image_id": image_id})
@@ -69,9 +69,10 @@ def set_bootable(connection: Connection, context: Context, row: RowMapping, *, b
 
 def reset_status(connection: Connection, context: Context, row: RowMapping, *, status: str | None = None,
                  attach_status: str | None = None, migration_status: str | None = None) -> None:
-    """Set the status, for an admin who has checked the volume. A new *status* other than creating or deleting also
-    cancels the worker's task. *attach_status*: "detached" deletes all attachments; "attached" is refused if there are
-    none. *migration_status*: "none" resets it. A status or migration status ends a migration: the worker undoes it."""
+    """Set the status of the volume *row*, after an admin has checked the volume. A *status* other than creating or
+    deleting also cancels the running task. *attach_status*: "detached" deletes all attachments; "attached" raises
+    ``InvalidRequest`` if there are none. *migration_status*: "none" resets it. If the volume migrates, *status* and
+    *migration_status* cancel the migration, which the worker then undoes."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
@@ -93,12 +94,12 @@ def force_delete_volume(connection: Connection, context: Context, row: RowMappin
 
 
 def reserve_volume(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Reserve the volume for a server that is not known yet."""
+    """Reserve the volume *row* for a server that is not named yet (Cinder's os-reserve)."""
     attachments.reserve_attachment(connection, context, row["id"], None)
 
 
 def unreserve_volume(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Remove the volume's reservations."""
+    """Delete the reservations of the volume *row* that have no server (Cinder's os-unreserve)."""
     for id in _attachment_ids(connection, row, "reserved", "attaching"):
         attachments.remove_attachment(connection, id)
 
@@ -110,9 +111,9 @@ def _attachment_ids(connection: Connection, row: RowMapping, *statuses: str) -> 
 
 def attach_volume(connection: Connection, context: Context, row: RowMapping, *, instance_uuid: str, mode: str = "rw",
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
-    """Attach the volume to the server *instance_uuid*, with its reservation or a new one. *mode*: rw or ro.
-    *host_name*, *mountpoint*: the server's host and the device there. For clients that use no attachments (before
-    Cinder 3.27)."""
+    """Attach the volume *row* to the server *instance_uuid*, using an existing reservation or a new one (Cinder's
+    os-attach, for clients that do not use the attachments API of Cinder 3.27). *mode*: rw or ro. *host_name*: the
+    server's host. *mountpoint*: the device on it."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]
     set_columns(connection, held, id, server_id=instance_uuid, mode=mode)
@@ -158,24 +159,25 @@ def set_readonly(connection: Connection, context: Context, row: RowMapping, *, r
 
 
 def terminate_connection(connection: Connection, context: Context, row: RowMapping, *, connector: Document) -> None:
-    """Do nothing: there is no connection to end, because ``os-initialize_connection`` creates none."""
+    """Do nothing (Cinder's os-terminate_connection), because ``os-initialize_connection`` creates no connection here.
+    """
 
 
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
-    """Return {metadata}: the metadata that the volume has from the image that it was made from."""
+    """Return {"metadata": image metadata of the volume *row*}, which it got from the image that it was created from."""
     return {"metadata": row["image_metadata"]}
 
 
 def set_image_metadata(connection: Connection, context: Context, row: RowMapping, *,
                        metadata: Document | None = None) -> Document:
-    """Add *metadata* to the volume's image metadata, and return all of it as {metadata}."""
+    """Add *metadata* to the image metadata of the volume *row*. Return {"metadata": the complete image metadata}."""
     image_metadata = {**row["image_metadata"], **(metadata or {})}
     set_columns(connection, volumes, row["id"], image_metadata=checked_metadata(image_metadata))
     return {"metadata": image_metadata}
 
 
 def unset_image_metadata(connection: Connection, context: Context, row: RowMapping, *, key: str | None = None) -> None:
-    """Remove a key from the volume's image metadata."""
+    """Remove *key* from the image metadata of the volume *row*."""
     image_metadata = row["image_metadata"]
     if key not in image_metadata:
         raise NotFound(f"Metadata key {key} is not found.")

@@ -28,16 +28,18 @@ MOST = 256
 
 
 def id_of_new(server_id: str, volume_id: str) -> str:
-    """Return the uuid of the attachment of a volume to a new server. It is derived from both ids, so API and conductors
-    get the same uuid."""
+    """Return the uuid for the attachment of a volume to a new server. It is derived from the ids of both, so that the
+    API and a conductor calculate the same uuid."""
     return str(uuid.uuid5(uuid.UUID(server_id), f"attachment {volume_id}"))
 
 
 def reserve_attachment(connection: Connection, context: Context, volume_id: str, server_id: str | None,
                        id: str | None = None, mode: str = "rw", connector: Document | None = None) -> RowMapping:
-    """Reserve the volume for a server, and return the attachment. *mode*: rw or ro. *connector*: the host that will
-    attach the volume, if known. With multiattach several servers may have the volume. A server that has the volume
-    already may reserve it again (a live migration). Raises ``InvalidRequest``."""
+    """Reserve a volume for the server *server_id* (``None``: not known yet), and return the row of the attachment.
+    *id*: the uuid for the attachment; if it exists, it is returned. *mode*: rw or ro. *connector*: describes the host
+    that will attach the volume; ``None`` if not known. Several servers can have the volume only if it is multiattach,
+    but one server can reserve it repeatedly (for a live migration). Raises ``InvalidRequest``, ``NotFound``,
+    ``Conflict``."""
     lock_volume(connection, volume_id)
     row = get_visible_row(connection, volumes, context, volume_id)
     existing = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
@@ -61,13 +63,13 @@ def reserve_attachment(connection: Connection, context: Context, volume_id: str,
 
 
 def lock_volume(connection: Connection, volume_id: str) -> None:
-    """Lock the volume until this transaction ends: other callers wait. Later reads see the changes of earlier
-    callers."""
+    """Lock the volume until the transaction ends, so that concurrent changes of its attachments wait."""
     connection.execute(update(volumes).where(volumes.c.id == volume_id).values(updated_at=volumes.c.updated_at))
 
 
 def _connected(connector: Document | None) -> Document:
-    """Return the columns of an attachment for a *connector*: the host that will attach the volume, and the device."""
+    """Return the columns status, host, connector and device of an attachment with this *connector* (the description of
+    the host that will attach the volume; ``None``: the attachment is only reserved)."""
     if not connector:
         return {"status": "reserved"}
     return {"status": "attaching", "host": connector.get("host"), "connector": connector,
@@ -75,7 +77,8 @@ def _connected(connector: Document | None) -> Document:
 
 
 def _locked(connection: Connection, id: str) -> RowMapping:
-    """Lock the attachment's volume, and return the attachment. Raises ``NotFound`` if it was deleted."""
+    """Return the row of the attachment *id*, after locking its volume. Raises ``NotFound`` if the attachment was
+    deleted."""
     volume_id = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).scalar()
     if volume_id is not None:
         lock_volume(connection, volume_id)
@@ -86,8 +89,8 @@ def _locked(connection: Connection, id: str) -> RowMapping:
 
 
 def connect_attachment(connection: Connection, id: str, connector: Document) -> None:
-    """Record that a host, described by *connector*, is about to attach the volume. Raises ``NotFound`` if the
-    attachment was deleted."""
+    """Save in the attachment *id* which host is about to attach the volume. *connector*: describes this host. Raises
+    ``NotFound`` if the attachment was deleted."""
     row, values = _locked(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
@@ -96,8 +99,8 @@ def connect_attachment(connection: Connection, id: str, connector: Document) -> 
 
 
 def complete_attachment(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
-    """Record that the server has the volume. *host*, *device*: new values, if known. Raises ``NotFound`` if the
-    attachment was deleted."""
+    """Set the status of the attachment *id* to attached. *host*, *device*: also set these columns; ``None``: do not
+    change them. Raises ``NotFound`` if the attachment was deleted."""
     row = _locked(connection, id)
     set_columns(connection, attachments, id, status="attached", attached_at=row["attached_at"] or utc_now(),
                 host=host or row["host"], device=device or row["device"])
@@ -113,7 +116,8 @@ def begin_attachment_detaching(connection: Connection, id: str) -> None:
 
 
 def roll_attachment_detaching(connection: Connection, id: str) -> None:
-    """Set the attachment's status from ``detaching`` back to the earlier one; do nothing when it is not detaching."""
+    """Set the status of the attachment *id* from ``detaching`` back to the status before that. Do nothing in another
+    status."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         if row["status"] == "detaching":
@@ -122,7 +126,8 @@ def roll_attachment_detaching(connection: Connection, id: str) -> None:
 
 
 def disconnect_attachment(connection: Connection, id: str) -> None:
-    """Make the attachment ``reserved`` for its server, without a host; do nothing when there is none."""
+    """Set the status of the attachment *id* back to ``reserved``, and clear its host. Do nothing if it does not exist.
+    """
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         set_columns(connection, attachments, id, status="reserved", host=None, connector=None, attached_at=None)
@@ -138,22 +143,23 @@ def remove_attachment(connection: Connection, id: str) -> None:
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return the attachments *rows*, each with ``volume_host``: the host of its volume."""
+    """Convert attachment *rows* to documents for callers, with ``volume_host``: the host of the volume."""
     hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
         volumes.c.id.in_([row["volume_id"] for row in rows])))}
     return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
 
 
 def check_free(context: Context, used: Used, rows: Iterable[RowMapping]) -> None:
-    """Raise ``Conflict`` when a server uses one of the attachments *rows* (*used* returns whether): its host would keep
-    the volume open after another server gets it (CVE-2023-2088). Services, such as Nova, are not checked."""
+    """Raise ``Conflict`` if a server still uses one of the attachments *rows*, because its host would have access to
+    the volume after another server gets it (CVE-2023-2088). *used*: a function that returns whether a server uses an
+    attachment. Requests of services, such as Nova, are not checked."""
     for row in () if context.is_service else rows:
         if row["server_id"] and used(row["server_id"], row["id"]):
             raise Conflict(f"Detach volume from instance {row['server_id']} using the Compute API")
 
 
 class AttachmentStore(Reading):
-    """The store of attachments. *used*: returns whether a server uses an attachment."""
+    """The operations on attachments of volumes. *used*: a function that returns whether a server uses an attachment."""
 
     table, documents = attachments, staticmethod(documents)
 
@@ -163,7 +169,7 @@ class AttachmentStore(Reading):
 
     def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
                connector: Document | None) -> str:
-        """Reserve a volume for a server, and return the attachment's id. *mode*, *connector*: as in
+        """Reserve a volume for a server, and return the id of the attachment. The parameters are those of
         ``reserve_attachment``."""
         check_volume_writer(context)
         with self.database.write() as connection:
@@ -180,7 +186,8 @@ class AttachmentStore(Reading):
             complete_attachment(connection, get_visible_row(connection, attachments, context, id)["id"])
 
     def delete(self, context: Context, id: str) -> Documents:
-        """Delete the attachment. Returns the volume's other attachments."""
+        """Delete the attachment *id*. Return the remaining attachments of its volume. Raises ``NotFound``,
+        ``Conflict``."""
         check_volume_writer(context)
         with self.database.read() as connection:
             check_free(context, self.used, [get_visible_row(connection, attachments, context, id)])

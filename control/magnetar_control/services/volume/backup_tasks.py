@@ -34,8 +34,8 @@ CATALOGUED = ("name", "description", "volume_id", "snapshot_id", "parent_id", "c
 
 
 def create_backup(worker: Worker, row: Row) -> Document:
-    """Have the agent of the volume's host write the backup *row*, and return the backup's new columns. Raises
-    ``Conflict`` for a volume without a host."""
+    """Execute the task "create" of the backup *row*: the agent of the volume's host writes the backup. Return the new
+    column values of the backup. Raises ``Conflict`` for a volume without a host."""
     if row["host"] is None:
         raise Conflict(f"Volume {row['volume_id']} is on no host, so it has no content to back up.")
     _keep_key(worker, row)
@@ -45,8 +45,8 @@ def create_backup(worker: Worker, row: Row) -> Document:
 
 
 def _keep_key(worker: Worker, row: Row) -> None:
-    """If the volume of the backup *row* is encrypted, store a copy of its key for the backup, which may outlive the
-    volume. Raises ``Conflict`` without a key manager."""
+    """Copy the encryption key of the volume for its backup *row*, because the backup may exist longer than the volume.
+    Do nothing for an unencrypted volume. Raises ``Conflict`` without a key manager."""
     with worker.database.read() as connection:
         volume_key = connection.execute(select(volumes.c.encryption_key_id).where(
             volumes.c.id == row["volume_id"])).scalar()
@@ -58,7 +58,8 @@ def _keep_key(worker: Worker, row: Row) -> None:
 
 
 def stored_backup_key(keys: KeyManager | None, id: str) -> str | None:
-    """Return the key of the encrypted backup *id*; ``None`` if the key manager has none, since it is not encrypted."""
+    """Return the encryption key of the backup *id* from the key manager *keys*; ``None`` if it has none, because the
+    backup is not encrypted."""
     try:
         return None if keys is None else keys.key(Context("", "", frozenset(("admin",))), key_id(id))
     except NotFound:
@@ -66,14 +67,16 @@ def stored_backup_key(keys: KeyManager | None, id: str) -> str | None:
 
 
 def _written(resource: Document) -> Document:
-    """Return the columns of an available backup. *resource*: the agent's document."""
+    """Return the column values of a backup that was written. *resource*: the state of the backup that the agent has
+    returned."""
     return {"status": "available", "size": resource["size"], "object_count": resource["stored_chunks"],
             "checksum": resource["checksum"], "target_id": pool_id_of(resource["target"])}
 
 
 def import_backup(worker: Worker, row: Row) -> Document:
-    """Have a host adopt the backup *row*, which is in its backup directory already, and return the backup's new
-    columns. Raises ``Conflict`` if no host has it, and ``Unreachable`` if no host can be asked now."""
+    """Execute the task "import" of the backup *row*: find a host with its files in the backup directory, and register
+    the backup in the agent there. Return the new column values of the backup. Raises ``Conflict`` if no host has the
+    files, and ``Unreachable`` if no host with a backup directory is up."""
     reasons = []
     for host in _hosts_to_ask(worker, row):
         try:
@@ -87,8 +90,8 @@ def import_backup(worker: Worker, row: Row) -> Document:
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
-    """Yield one host that is up for each backup directory, the host for the backup's own directory first. Last, yield
-    the hosts that are up and have not reported their pools."""
+    """Yield hosts that may have the files of the backup *row*: for each backup directory one host that is up, the
+    directory of the backup first; then the hosts that are up and have not reported their pools."""
     up = {host["name"] for host in worker.reach.hosts() if host["up"]}
     pools = list(worker.reach.pools())
     targets: dict[str, str] = {}
@@ -104,8 +107,8 @@ def _targets(pools: list[PoolOnHost]) -> list[PoolOnHost]:
 
 
 def delete_backup(worker: Worker, row: Row) -> None:
-    """Have a host remove the backup. If its host was removed from the cloud, another one that reaches the backup
-    directory adopts and removes it; the files of a directory that no host reaches stay."""
+    """Execute the task "delete" of the backup *row*: the agent of its host removes the files. If this host was removed
+    from the cloud, another host that reaches the backup directory removes them; if there is none, the files remain."""
     host = row["host"]
     if host and all(known["name"] != host for known in worker.reach.hosts()):
         host = next((pool.host for pool in _targets(list(worker.reach.pools())) if pool.id == row["target_id"]), None)
@@ -118,8 +121,9 @@ def delete_backup(worker: Worker, row: Row) -> None:
 
 
 def restore_backup(worker: Worker, row: Row) -> Document:
-    """Have the volume's host replace the volume's content with the backup *row*, and return the backup's new columns. A
-    restore to a new volume creates the volume on its host. Raises ``Conflict`` if the volume was deleted."""
+    """Execute the task "restore" of the backup *row*: the agent of the volume's host replaces the volume's content, or
+    creates the volume if it is new. Return the new column values of the backup. Raises ``Conflict`` if the volume was
+    deleted."""
     asked = row["restore"]
     with worker.database.read() as connection:
         volume = connection.execute(select(volumes).where(volumes.c.id == asked["volume_id"])).mappings().first()
@@ -142,8 +146,9 @@ def restore_backup(worker: Worker, row: Row) -> Document:
 
 
 def _place(worker: Worker, backup: Row, volume: Row) -> str:
-    """Choose the host for a new volume and return it: one that is up, reaches the backup and has the volume's pool. The
-    choice is stored before anything is created on the host. Raises ``Unreachable`` if there is none."""
+    """Choose the host for a new *volume* that *backup* is restored to, and return its name: a host that is up, reaches
+    the backup, and has the volume's pool. The choice is saved before anything is created on the host. Raises
+    ``Unreachable`` if there is none."""
     pools = list(worker.reach.pools())
     hosts = {pool.host for pool in _targets(pools) if pool.id == backup["target_id"]}
     if backup["host"] not in {pool.host for pool in pools}:
@@ -158,7 +163,8 @@ def _place(worker: Worker, backup: Row, volume: Row) -> str:
 
 
 def _check_reach(worker: Worker, backup: Row, host: str) -> None:
-    """Raise ``Conflict`` if the volume's host has reported that it does not reach the backup directory."""
+    """Raise ``Conflict`` if *host*, the host of the volume, has reported that it does not reach the directory of
+    *backup*."""
     pools = [pool for pool in worker.reach.pools() if pool.host == host]
     if pools and all(pool.id != backup["target_id"] for pool in pools if pool.kind == "backup"):
         raise Conflict(f"The host of volume {backup['restore']['volume_id']} does not reach the directory of backup "
@@ -166,12 +172,14 @@ def _check_reach(worker: Worker, backup: Row, host: str) -> None:
 
 
 def without_restore(metadata: Document) -> Document:
-    """Return the *metadata* of a volume without the backup that it was restored from, as its content is another now."""
+    """Return the volume's *metadata* without the entry that names the restored backup, because the volume gets new
+    content."""
     return {name: value for name, value in metadata.items() if name != RESTORED_FROM}
 
 
 def complete_backup_task(connection: Connection, row: Row, error: MagnetarError | None) -> None:
-    """Change the volume at the end of the backup's task *row*. *error*: why the task failed."""
+    """Update the volume when the task of the backup *row* has ended: set its status, and after a restore also its
+    metadata. *error*: why the task failed; ``None``: it succeeded."""
     release_backup_source(connection, row)
     if row["task"] != "restore":
         return
@@ -195,8 +203,8 @@ def complete_backup_task(connection: Connection, row: Row, error: MagnetarError 
 
 
 def release_backup_source(connection: Connection, row: Row) -> None:
-    """Give the volume or snapshot the status back that it had before the backup *row* was begun. Does nothing for a
-    backup that is not being created."""
+    """Set the status of the backed-up volume or snapshot back to the status before the backup *row* began. Do nothing
+    unless the backup is being created."""
     if row["status"] != "creating" or row["task"] == "import":
         return
     if row["snapshot_id"]:

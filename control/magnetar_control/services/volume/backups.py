@@ -58,7 +58,7 @@ LENGTHS = {"data_timestamp": 26, "created_at": 26, "checksum": 64}
 
 
 def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return a document for each of the backups *rows*."""
+    """Convert backup *rows* to documents for callers."""
     parents = set(connection.execute(select(backups.c.parent_id).where(
         backups.c.parent_id.in_([row["id"] for row in rows]))).scalars())
     return [{**{name: row[name] for name in SHOWN}, "metadata": row["metadata"],
@@ -67,9 +67,10 @@ def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Docu
 
 @dataclass(frozen=True)
 class NewVolumes:
-    """The parts of the volume service that a restore to a new volume needs. *columns* (caller, id, size, fields)
-    returns the columns of the new volume, and its type. *quota*: the quotas. *pools*: returns the pools that hosts have
-    reported. *zone*: the availability zone. *keys*: the key manager of encrypted volumes."""
+    """The dependencies for restoring a backup to a new volume. *columns*: a function (caller, id, size, fields) that
+    returns the columns of the new volume, and its type. *quota*: the volume quotas. *pools*: a function that returns
+    the pools which hosts have reported. *zone*: the availability zone of volumes. *keys*: the key manager of encrypted
+    volumes."""
 
     columns: Callable[[Context, str, int, Document], tuple[Document, VolumeType | None]]
     quota: Quotas
@@ -79,7 +80,7 @@ class NewVolumes:
 
 
 class BackupStore(NamedStore):
-    """The backups of all projects."""
+    """The operations on volume backups."""
 
     table, documents = backups, staticmethod(backup_documents)
 
@@ -90,7 +91,7 @@ class BackupStore(NamedStore):
     def create(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
                force: bool = False, **fields: Any) -> Document:
         """Queue the backup of a volume, or of its snapshot *snapshot_id*, and return the backup. *incremental*: store
-        only the changes since the volume's latest backup. *force*: also if the volume is in use. *fields*: name,
+        only the changes since the volume's latest backup. *force*: allow it while the volume is in use. *fields*: name,
         description, container, metadata. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
         check_volume_writer(context)
         id, pools = str(uuid.uuid4()), self.new.pools()
@@ -126,8 +127,9 @@ class BackupStore(NamedStore):
     def _sources(self, connection: Connection, context: Context, pools: Sequence[PoolOnHost], volume_id: str,
                  snapshot_id: str | None, incremental: bool,
                  force: bool) -> tuple[RowMapping, RowMapping | None, RowMapping | None]:
-        """Return the rows of the volume, the snapshot and the parent of a new backup, and lock the volume. *pools*: all
-        pools of all hosts. Raises the errors of ``create``."""
+        """Check a request for a new backup, and lock the volume. Return the rows of the volume, of its snapshot
+        *snapshot_id*, and of the backup on which an incremental backup is based; ``None`` if there is no such snapshot
+        or backup. *pools*: the pools of all hosts. Raises the errors of ``create``."""
         lock_volume(connection, volume_id)
         volume = get_visible_row(connection, volumes, context, volume_id)
         snapshot = _checked_source(connection, context, volume, snapshot_id, force)
@@ -137,8 +139,8 @@ class BackupStore(NamedStore):
 
     def restore(self, context: Context, id: str, volume_id: str | None = None, name: str | None = None, *,
                 dry_run: bool = False) -> Document:
-        """Queue the restore of a backup to the volume *volume_id*, whose content is lost, or to a new volume called
-        *name*. Return {backup_id, volume_id, volume_name}. *dry_run*: change nothing, and raise the errors only. Raises
+        """Queue the restore of a backup: to the volume *volume_id*, whose content is overwritten, or to a new volume
+        called *name*. Return {backup_id, volume_id, volume_name}. *dry_run*: only raise the errors. Raises
         ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
         check_volume_writer(context)
         with self.database.read() as connection:
@@ -173,8 +175,9 @@ class BackupStore(NamedStore):
 
     def _new_volume(self, context: Context, id: str, backup: RowMapping, name: str | None, *,
                     encrypted: bool) -> Document:
-        """Return the columns of a new volume *id* for the restore of the *backup*. *encrypted*: whether its content is
-        encrypted; then the volume gets the type of the one that was backed up. Raises ``InvalidRequest``."""
+        """Return the column values of a new volume with the uuid *id* to which *backup* will be restored. *encrypted*:
+        whether the backup is encrypted; then the new volume gets the type of the volume that was backed up. Raises
+        ``InvalidRequest``."""
         values, chosen = self.new.columns(context, id, backup["size"], {
             "name": f"restore_backup_{backup['id']}" if name is None else name,
             "description": "auto-created_from_restore_from_backup",
@@ -189,8 +192,8 @@ class BackupStore(NamedStore):
         return values
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Queue the deletion of a backup without dependent backups. *force*: in any status, for admins. Raises
-        ``NotFound``, ``InvalidRequest``."""
+        """Queue the deletion of a backup on which no other backup is based. *force*: allow it in any status, for
+        admins. Raises ``NotFound``, ``InvalidRequest``."""
         check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:
             # Locked, so that a simultaneous incremental backup is seen here, or sees the deletion.
@@ -204,7 +207,7 @@ class BackupStore(NamedStore):
             self.database.ring(connection, BELL)
 
     def reset_status(self, context: Context, id: str, status: str) -> None:
-        """Set the status, for an admin who has checked the backup. The worker's task is cancelled."""
+        """Set the status of a backup, after an admin has checked it. Cancel its running task."""
         check_admin(context)
         with self.database.write() as connection:
             row = get_visible_row(connection, backups, context, id)
@@ -212,8 +215,8 @@ class BackupStore(NamedStore):
             release_backup_source(connection, row)
 
     def export_record(self, context: Context, id: str) -> Document:
-        """Return {backup_service, backup_url}, by which an admin can import the backup into another database. Raises
-        ``NotFound``, ``InvalidRequest``."""
+        """Return {backup_service, backup_url} of a backup, from which ``import_record`` can restore its row in another
+        database. Raises ``NotFound``, ``InvalidRequest``."""
         check_admin(context)
         with self.database.read() as connection:
             row = get_visible_row(connection, backups, context, id)
@@ -223,9 +226,9 @@ class BackupStore(NamedStore):
         return {"backup_service": SERVICE, "backup_url": base64.b64encode(orjson.dumps(record)).decode()}
 
     def import_record(self, context: Context, service: str, url: str) -> Document:
-        """Queue the import of a backup by its record (*service*, *url*: see ``export_record``) into the caller's
-        project, and return the backup. Raises ``InvalidRequest`` for a record that is not of this service, and for a
-        backup that exists."""
+        """Queue the import of a backup that another database has exported into the caller's project, and return the
+        backup. *service*, *url*: backup_service and backup_url from ``export_record``. Raises ``InvalidRequest`` if
+        these are not valid here, or if the backup exists."""
         check_admin(context)
         if service != SERVICE:
             raise InvalidRequest(f"Invalid backup: backup_service must be {SERVICE}, which wrote the record, and is "
@@ -242,8 +245,8 @@ class BackupStore(NamedStore):
         return self.show(context, record["id"])
 
     def import_catalogues(self, records: Sequence[Document]) -> list[str]:
-        """Queue the import of the backups *records*, as ``parse_backup_record`` returns them, each into its own
-        project. Return the uuids of those that the database did not have."""
+        """Queue the import of several backups, each into the project that its record names. *records*: from
+        ``parse_backup_record``. Return the uuids of those that the database did not have yet."""
         with self.database.write() as connection:
             imported = [record["id"] for record in records if insert_imported_backup(connection, record)]
             self.database.ring(connection, BELL)
@@ -252,8 +255,9 @@ class BackupStore(NamedStore):
 
 def _checked_source(connection: Connection, context: Context, volume: RowMapping, snapshot_id: str | None,
                     force: bool) -> RowMapping | None:
-    """Return the row of the snapshot *snapshot_id*; ``None`` if the volume itself is backed up. *force*: also if the
-    volume is in use. Raises ``InvalidRequest`` unless volume and snapshot can be backed up."""
+    """Return the row of the snapshot *snapshot_id* that will be backed up; ``None`` without *snapshot_id*: the volume
+    itself will be backed up. *force*: allow a volume in use. Raises ``InvalidRequest`` if the volume or the snapshot
+    cannot be backed up now."""
     snapshot = get_visible_row(connection, snapshots, context, snapshot_id) if snapshot_id else None
     if snapshot is not None and snapshot["volume_id"] != volume["id"]:
         raise InvalidRequest(f"Invalid volume: Volume {volume['id']} does not match with snapshot.volume_id "
@@ -268,7 +272,8 @@ def _checked_source(connection: Connection, context: Context, volume: RowMapping
 
 
 def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -> None:
-    """Raise ``InvalidRequest`` unless the *volume* has the *key* of the encrypted backup *id*."""
+    """Raise ``InvalidRequest`` unless *key*, the encryption key of the backup *id*, is also the key of *volume*, to
+    which the backup would be restored."""
     if volume["encryption_key_id"] and keys and keys.create_key(volume["encryption_key_id"]) == key:
         return
     raise InvalidRequest(f"Invalid volume: Backup {id} is encrypted with another key than volume {volume['id']} has. "
@@ -276,8 +281,8 @@ def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -
 
 
 def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
-    """Raise ``InvalidRequest`` if the volume's host has no backup directory. A host that has not reported its pools is
-    asked later."""
+    """Raise ``InvalidRequest`` if the volume's host has reported its *pools* and no backup directory among them. If it
+    has not reported yet, the task will find out."""
     reported = [pool for pool in pools if pool.host == volume["host"]]
     if reported and all(pool.kind != "backup" for pool in reported):
         raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup directory. An operator "
@@ -285,8 +290,9 @@ def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
 
 
 def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapping | None) -> RowMapping:
-    """Return the backup that an incremental backup of the volume continues: the latest one, for a snapshot the latest
-    before it. Raises ``InvalidRequest`` if there is none, or if it is not available."""
+    """Return the backup on which a new incremental backup is based: the latest backup of the volume, or, for a backup
+    of *snapshot*, the latest one from before the snapshot. Raises ``InvalidRequest`` if there is none, or if it is not
+    available."""
     before = [] if snapshot is None else [backups.c.data_timestamp < snapshot["created_at"]]
     row = connection.execute(select(backups).where(
         backups.c.volume_id == volume["id"], backups.c.project_id == volume["project_id"], *before).order_by(
@@ -300,7 +306,7 @@ def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapp
 
 
 def _check_restorable(volume: RowMapping, backup: RowMapping) -> None:
-    """Raise ``InvalidRequest`` unless the backup can be restored to the volume."""
+    """Raise ``InvalidRequest`` unless *backup* can be restored to the existing *volume*."""
     if volume["status"] != "available":
         raise wrong_status(volumes, volume, ("available",))
     if volume["size"] < backup["size"]:
@@ -309,8 +315,8 @@ def _check_restorable(volume: RowMapping, backup: RowMapping) -> None:
 
 
 def parse_backup_record(record: Any) -> Document:
-    """Return the columns of a backup from a record of ``export_record``, or from the facts of a catalogue. Raises
-    ``ValueError`` saying what is wrong."""
+    """Validate the *record* of a backup to import, and return the column values for its row. *record*: decoded JSON,
+    from ``BackupStore.export_record`` or ``catalogue_record``. Raises ``ValueError`` with the reason."""
     if not isinstance(record, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - the content is wrong, not the call
     columns: Document = {name: _record_text(record, name) for name in (*REQUIRED, *OPTIONAL)}
@@ -330,8 +336,8 @@ def parse_backup_record(record: Any) -> Document:
 
 
 def _record_text(record: Document, name: str) -> str | None:
-    """Return the text *name* of the record of a backup to import; ``None`` if it is optional and missing. Raises
-    ``ValueError`` if it is no text, or too long for its column."""
+    """Return the value of the field *name* in the *record* of a backup to import; ``None`` if the field is optional and
+    missing. Raises ``ValueError`` if it is no string, or too long for its column."""
     value, most = record.get(name), LENGTHS.get(name, 255)
     if value is None and name in OPTIONAL:
         return None
@@ -341,8 +347,9 @@ def _record_text(record: Document, name: str) -> str | None:
 
 
 def catalogue_record(catalogue: Any) -> Document:
-    """Return the columns of a backup from its catalogue, the file ``backup.json`` in the backup directory. Raises
-    ``ValueError`` saying what is wrong, also for a backup that was made without a cloud."""
+    """Return the column values for the row of a backup. *catalogue*: the decoded JSON of the file ``backup.json``,
+    which describes the backup in the backup directory. Raises ``ValueError`` with the reason if it is not valid, or if
+    the backup was made on a host without a cloud."""
     facts = catalogue.get("record") if isinstance(catalogue, dict) else None
     if not isinstance(facts, dict) or not isinstance(facts.get("project_id"), str):
         reason = "it names no project, because it was made without a cloud, or it is no catalogue"
@@ -356,8 +363,8 @@ def catalogue_record(catalogue: Any) -> Document:
 
 
 def insert_imported_backup(connection: Connection, record: Document) -> bool:
-    """Insert the row of a backup that a host will adopt. *record*: its columns, from ``parse_backup_record``. Return
-    ``False`` if the database has the backup already."""
+    """Insert the row of an imported backup, and queue the task that registers it on a host. *record*: the column
+    values, from ``parse_backup_record``. Return ``False`` if the database has the backup already."""
     if connection.execute(select(func.count()).select_from(backups).where(backups.c.id == record["id"])).scalar():
         return False
     connection.execute(insert(backups).values(**{

@@ -33,38 +33,40 @@ _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number
 
 
 class Pending(NamedTuple):
-    """The unwritten changes of some units: the ids of their notes, and the number of the last change that the engine
-    has."""
+    """The changes of some units (networks, ports and other objects of the engine) that are not written to the engine
+    yet. *notes*: the ids of their rows in ``network_changes``. *number*: the number of the last change that was
+    written."""
 
     notes: frozenset[str]
     number: int
 
 
 class ChangeLog:
-    """The notes (rows of unwritten changes) in the API *database*. *enabled*: false without an engine: no notes are
-    added. *leads*: returns whether this process writes the notes to the engine; if so, other processes are not notified
-    of new notes."""
+    """The queue of changes that must be written to the network engine (OVN). Each row (a note) names a changed unit of
+    the engine, such as a port. *database*: the API database. *enabled*: false without an engine: no notes are added.
+    *leads*: returns whether this process writes the changes to the engine; if so, other processes are not notified of
+    new notes."""
 
     def __init__(self, database: Database, enabled: bool, leads: Callable[[], bool] = lambda: False) -> None:
         self.database, self.enabled, self.leads = database, enabled, leads
 
     def note(self, connection: Connection, *units: str) -> None:
-        """Add notes, in the caller's transaction, that *units* (keys such as ``port/UUID``) have changed and must be
-        written to the engine."""
+        """Add notes to the queue, in the caller's transaction: *units* (keys such as ``port/UUID``) have changed and
+        must be written to the engine."""
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
             self.database.ring(connection, BELL, remote=not self.leads())
 
     def changed(self, connection: Connection, *units: str) -> None:
-        """Add notes, in the caller's transaction, that a request has changed *units* (keys such as ``port/UUID``): for
-        the engine, and for the hosts that filter packets."""
+        """Add notes to the queue, in the caller's transaction: a request has changed *units* (keys such as
+        ``port/UUID``). The engine needs these changes, and so do the hosts whose agents filter packets."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 
     def is_followed(self, resource: str) -> bool:
-        """Return whether the engine, or hosts that filter packets, need changes of the resource kind *resource*, so
-        that ``changed`` must be called for them."""
+        """Return whether ``changed`` must be called after a change of a *resource* of this type (such as port): the
+        engine, or agents that filter packets, need the change."""
         return self.enabled or resource in ON_HOSTS
 
 
@@ -74,14 +76,14 @@ def port_unit_keys(ids: Iterable[str]) -> list[str]:
 
 
 def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, str]:
-    """Return the notes after the id *last_id*, at most ``MANY``, in the order of their ids: {id of the note: key of the
-    changed unit}."""
+    """Return up to ``MANY`` notes of changes after the note *last_id*, sorted by id: {id of the note: key of the
+    changed unit, such as ``port/UUID``}."""
     return {row.id: row.unit for row in connection.execute(_AFTER, {"after": last_id, "many": MANY})}
 
 
 def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
-    """Return the notes of *units* (keys such as ``port/UUID``) that the engine has not written, and the number of the
-    engine's last change. A unit without a note is up to date in the engine."""
+    """Return the changes of *units* (keys such as ``port/UUID``) that are not written to the engine yet, and the number
+    of the last change that was written."""
     rows = connection.execute(_PENDING, {"units": list(units)}).all()
     return Pending(frozenset(row.id for row in rows if row.id), max((row.number or 0 for row in rows), default=0))
 
@@ -92,7 +94,8 @@ def noted_units(connection: Connection) -> set[str]:
 
 
 def finish_change_notes(database: Database, ids: Iterable[str], number: int) -> None:
-    """Remove the notes *ids*, because the engine has their changes, and store the *number* of the engine's change."""
+    """Delete the notes *ids*, because their changes are written to the engine. Store *number*, the number of the last
+    change that was written."""
     note_ids = list(ids)
     if database.kind == "postgresql" and 0 < len(note_ids) <= MANY:  # one message instead of four
         with database.single() as connection:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class LogicalSubnet:
-    """A subnet, as the engine must have it. *routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP.
-    *mode*: how guests get their IPv6 addresses: slaac, dhcpv6-stateful or dhcpv6-stateless."""
+    """The desired state of a subnet in the network engine (OVN). *routes*: (destination, next hop). *dhcp*: whether the
+    engine answers DHCP. *mode*: how guests get their IPv6 addresses: slaac, dhcpv6-stateful or dhcpv6-stateless."""
 
     id: str
     cidr: str
@@ -29,9 +29,9 @@ class LogicalSubnet:
 
 @dataclass(frozen=True)
 class LogicalNetwork:
-    """A network, as the engine must have it. *domain*: the DNS domain of its ports, without the trailing dot.
-    *physical*: the hosts' name of the physical network that carries it; ``None``: it is tunnelled between hosts.
-    *vlan*: its VLAN tag on the physical network."""
+    """The desired state of a network in the network engine (OVN). *domain*: the DNS domain of its ports, without the
+    trailing dot. *physical*: the name of its physical network (a provider network); ``None``: its packets are tunnelled
+    between hosts. *vlan*: its VLAN tag on the physical network."""
 
     id: str
     name: str
@@ -63,16 +63,16 @@ class LogicalFunction(NamedTuple):
 
 @dataclass(frozen=True)
 class LogicalPort:
-    """A port, as the engine must have it. *addresses*: (subnet, address). *pairs*: further (MAC, address or network)
-    that the port may send from. *groups* count only with *secure* (port security). *hosts*: where the port may be.
-    *arriving*: the port is silent on the second host until its guest announces itself there. *router*: the router whose
-    interface the port is. *dscp*: the mark of the packets that the port sends. *names*: the port's names in the DNS of
-    the network; a reverse query returns the last one. *parent*: the port whose guest has this port as a VLAN device
-    with the tag *vlan*.
+    """The desired state of a port in the network engine (OVN). *addresses*: (subnet, address). *pairs*: the allowed
+    address pairs: (MAC, address or network). *groups*: its security groups, used only with *secure* (port security).
+    *hosts*: where the port may be. *arriving*: the port is silent on the second host until its guest announces itself
+    there. *router*: the router that has this port as an interface. *dscp*: the DSCP mark of the packets that the port
+    sends. *names*: the port's names in the DNS of the network; a reverse query returns the last one. *parent*: the
+    parent port, if this is a subport of a trunk with the VLAN tag *vlan*.
 
-    On a SmartNIC: *card* is the serial number of the SmartNIC whose chassis has the port, instead of hosts. *hosts* is
-    ``None`` while the chassis is not known: the port stays where it is. *function*: the virtual function that the
-    chassis plugs in for the port, unless the port is a subport.
+    Only on a SmartNIC: *card* is the serial number of the SmartNIC, whose chassis has the port. *hosts* is ``None``
+    while the chassis is not known: the port stays where it is. *function*: the virtual function that the chassis plugs
+    in for the port; ``None`` for a subport.
     """
 
     id: str
@@ -97,8 +97,9 @@ class LogicalPort:
 
 @dataclass(frozen=True)
 class LogicalRule:
-    """A rule of a security group, as Neutron has it. *least* and *most* are ports, or ICMP type and code; ``None``
-    matches any. *remote_addresses*: the id of a ``LogicalAddresses``."""
+    """The desired state of a security group rule in the network engine (OVN), with Neutron's values. *least* and
+    *most*: the range of ports, or ICMP type and code; ``None`` matches any. *remote_addresses*: the id of a
+    ``LogicalAddresses``."""
 
     id: str
     direction: str
@@ -113,8 +114,8 @@ class LogicalRule:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A security group, as the engine must have it. A port passes a packet only if a rule of one of its groups allows
-    the packet."""
+    """The desired state of a security group in the network engine (OVN). A port with security groups passes a packet
+    only if a rule of one of these groups allows it."""
 
     id: str
     stateful: bool = True
@@ -123,7 +124,8 @@ class LogicalGroup:
 
 @dataclass(frozen=True)
 class LogicalAddresses:
-    """An address group: the addresses and networks that a rule of a security group can refer to."""
+    """The desired state of an address group in the network engine (OVN): the addresses and networks to which rules of
+    security groups can refer."""
 
     id: str
     addresses: tuple[str, ...] = ()
@@ -131,9 +133,10 @@ class LogicalAddresses:
 
 @dataclass(frozen=True)
 class LogicalInterface:
-    """An interface of a router, to the port *port_id*. *networks*: its addresses with prefix lengths. *gateway*:
-    whether it is the router's gateway to an external network. *advertises*: the IPv6 address mode that its router
-    advertisements announce together with *mtu*; ``None``: it sends none."""
+    """The desired state of a router's interface in the network engine (OVN). *port_id*: its port. *networks*: its
+    addresses with prefix lengths. *gateway*: whether the interface is the router's gateway to an external network.
+    *advertises*: the IPv6 address mode in its router advertisements, which also announce *mtu*; ``None``: it sends
+    none."""
 
     port_id: str
     mac: str
@@ -145,9 +148,9 @@ class LogicalInterface:
 
 @dataclass(frozen=True)
 class LogicalTranslation:
-    """A translation of addresses (NAT). *kind*: snat (packets of the network *inside* leave with the address *outside*)
-    or floating (the address *inside* of the port *port_id* is reachable as *outside*; the port's host answers ARP
-    requests for *outside* with *mac*)."""
+    """The desired state of an address translation (NAT) in the network engine (OVN). *kind*: snat (packets from the
+    network *inside* leave with the source address *outside*) or floating (the fixed address *inside* of the port
+    *port_id* is reachable as *outside*; the port's host answers ARP requests for *outside* with *mac*)."""
 
     id: str
     kind: str
@@ -159,8 +162,9 @@ class LogicalTranslation:
 
 @dataclass(frozen=True)
 class LogicalForwarding:
-    """Port forwardings of the floating IP *id*, which has the address *outside*, for one *protocol* (tcp, udp, sctp).
-    *targets*: (external port, internal address, internal port)."""
+    """The desired state of the port forwardings of a floating IP for one *protocol* (tcp, udp, sctp) in the network
+    engine (OVN). *id*, *outside*: the floating IP and its address. *targets*: (external port, internal address,
+    internal port)."""
 
     id: str
     protocol: str
@@ -170,8 +174,8 @@ class LogicalForwarding:
 
 @dataclass(frozen=True)
 class LogicalRouter:
-    """A router, as the engine must have it. *routes*: (destination, next hop). *chassis*: hosts that may have the
-    gateway, in the order of preference."""
+    """The desired state of a router in the network engine (OVN). *routes*: (destination, next hop). *chassis*: hosts
+    that may have the gateway, in the order of preference."""
 
     id: str
     name: str
@@ -190,14 +194,15 @@ KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", Logica
 
 
 def unit_key(unit: Unit) -> str:
-    """Return the key of a unit, such as ``port/UUID``."""
+    """Return the key of a unit (an object that the engine must have): its type and uuid, such as ``port/UUID``."""
     return f"{KINDS[type(unit)]}/{unit.id}"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The units that the engine must have. *units*: key, such as ``port/UUID``, to unit. *scope*: the keys that a
-    repair covers: if *units* has no unit for such a key, the engine's unit is removed. ``None``: all keys."""
+    """The desired content of the network engine (OVN), or of a part of it. *units*: {key, such as ``port/UUID``:
+    desired object}. *scope*: the keys of the objects to compare and write; an object of the engine is removed if its
+    key is in *scope* but not in *units*. ``None``: all objects."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     scope: frozenset[str] | None = None
@@ -212,52 +217,57 @@ class EngineDifference(NamedTuple):
 
 
 class Incomplete(Exception):
-    """The error that the engine lacks an object which a unit belongs to, such as the network of a port. The caller must
-    then write all units."""
+    """The error that an object cannot be written to the engine, because the engine lacks another object that it needs,
+    such as the network of a port. The caller must then write all objects."""
 
 
 class NetworkEngine(Protocol):
-    """An engine of networks. Every call raises ``Unavailable`` when the engine does not answer."""
+    """The interface of network engines, such as OVN: backends that make networks which connect hosts. Every method may
+    raise ``Unavailable`` when the engine does not answer."""
 
     @property
     def knows_cards(self) -> bool:
-        """Return whether the engine can find the chassis of SmartNICs."""
+        """Return whether the engine supports ports on SmartNICs: it can find the chassis (host in OVN) on a SmartNIC.
+        """
 
     def claim(self) -> None:
-        """Request the right to write. Of all processes that request it, one has it at a time; see ``leads``."""
+        """Request the right to write to the engine. Several processes may request it, but only one has it at a time;
+        see ``leads``."""
 
     def leads(self) -> bool:
-        """Return whether this process has the right to write."""
+        """Return whether this process now has the right to write to the engine."""
 
     def knows_all(self) -> bool:
-        """Return whether this process is the last one that wrote all units to the engine. False after the engine's
-        content was lost."""
+        """Return whether this process was the last to write the complete desired content to the engine. False after the
+        engine has lost its content."""
 
     def has(self, key: str) -> bool:
-        """Return whether the engine has the network or security group *key* (``network/UUID``, ``group/UUID``), even an
-        outdated one."""
+        """Return whether the network or security group *key* (``network/UUID``, ``group/UUID``) exists in the engine,
+        even with old values."""
 
     def repair(self, desired: Wanted) -> int:
-        """Make the engine's content match *desired*, in one transaction. Returns the number of the change, for
-        ``reached``. Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
+        """Write the objects *desired* to the engine, in one transaction, and remove others in their scope. Return the
+        number of the change, as an argument of ``reached``. Raises ``Incomplete``. A port that ``unplaced`` returns is
+        not moved to another chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
-        """Return the keys (``port/UUID``) of the ports of *desired* on SmartNICs whose chassis the engine does not know
-        yet. The caller must call ``repair`` for these ports again later. Does not wait."""
+        """Return the keys (``port/UUID``) of those ports in *desired* that are on a SmartNIC whose chassis the engine
+        does not know yet. The caller must call ``repair`` for these ports again later. Does not wait."""
 
     def differences(self, desired: Wanted) -> list[EngineDifference]:
         """Return the differences that ``repair`` would remove; empty if the engine's content matches *desired*."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the engine itself, such as lost members of its cluster. Raises no error."""
+        """Return descriptions of faults of the engine itself, such as lost members of its cluster. An engine that does
+        not answer raises no error here."""
 
     def reached(self, number: int, seconds: float) -> bool:
-        """Wait at most *seconds* until all hosts have applied the engine's change *number*. Return whether they
-        have."""
+        """Wait at most *seconds* until all hosts have applied the change *number*, which ``repair`` has returned.
+        Return whether they have applied it."""
 
     def chassis_of(self, card: str) -> str | None:
-        """Return the name of the chassis on the SmartNIC with the serial number *card*; ``None`` when there is none.
-        Waits until the chassis are known."""
+        """Return the name of the chassis (host in OVN) that is on the SmartNIC with the serial number *card*; ``None``
+        when there is none. Wait until the engine knows the chassis."""
 
     def close(self) -> None:
         """Close the connection, and give up the right to write."""

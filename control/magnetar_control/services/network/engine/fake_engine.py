@@ -11,8 +11,9 @@ from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, Log
 
 
 class FakeEngine:
-    """A ``NetworkEngine`` in memory. *units*: its content. *cards*: serial number of a SmartNIC to its chassis.
-    ``away``: the engine does not answer. ``lost_cards``: the chassis of SmartNICs are not known."""
+    """A ``NetworkEngine`` for tests that stores its objects in memory. *units*: the objects by key. *cards*: {serial
+    number of a SmartNIC: its chassis}. ``away``: if true, the engine does not answer. ``lost_cards``: if true, the
+    chassis of SmartNICs are not known."""
 
     knows_cards = True
 
@@ -24,7 +25,7 @@ class FakeEngine:
         self._lock = threading.Lock()
 
     def lose(self) -> None:
-        """Lose all content, as a recreated northbound database does."""
+        """Delete all objects, like a northbound database that was created again."""
         with self._lock:
             self.units, self._all, self.number = {}, False, 0
 

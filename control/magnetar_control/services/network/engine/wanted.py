@@ -71,16 +71,17 @@ GATEWAYS = 5
 
 
 def knows_nothing(_key: str) -> bool:
-    """Return false. This is the default of *engine_has*, for callers that do not know the engine's content."""
+    """Return false for any key. The default of the parameter *engine_has*, for callers that do not know the engine's
+    content."""
     return False
 
 
 def read_desired_units(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
                        engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
-    """Return the units with the keys *scope* (such as ``port/UUID``), and the networks, groups and address groups that
-    they need; without *scope* all units. A port is read before its network, so that the network cannot be missing.
-    *gateways*: the hosts for routers' gateways; empty: any host. *engine_has*: returns whether the engine already has
-    the network or group with a key; such units are left out, unless their keys are in *scope*."""
+    """Read the desired content of the network engine (OVN) from the database. *scope*: keys such as ``port/UUID``; read
+    only these objects, and the networks, groups and address groups that they need. ``None``: read all. *gateways*: the
+    hosts that may have the gateways of routers; empty: any host. *engine_has*: a function from the key of a network or
+    group to whether it exists in the engine; if so, it is read only if *scope* contains its key."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -109,8 +110,8 @@ def _id_condition(column: ColumnElement[Any], every: bool) -> ColumnElement[bool
 
 
 def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence[str]]]]:
-    """Split *ids* into the parameters of several statements. Yield (false, parameters) for each statement; (true, {})
-    if *ids* is ``None``: a single statement for all rows."""
+    """Split *ids* into parts for several SQL statements. Yield (false, {"ids": part}) for each statement. If *ids* is
+    ``None``, yield (true, {}): a single statement for all rows."""
     if ids is None:
         yield True, {}
     for at in range(0, len(ids or ()), MANY):
@@ -136,8 +137,8 @@ def _columns_of_engine(table: Table) -> list[Column[Any]]:
 
 @cache
 def _on_engine(every: bool) -> Select[Any]:
-    """Return the statement that selects ports of the engine, one row for each address: all ports (*every*), or those in
-    the parameter ``ids``."""
+    """Return the SQL statement that selects the ports that the engine makes, one row for each address. *every*: select
+    all of them; otherwise those whose ids are in the parameter ``ids``."""
     return select(
         *_columns_of_engine(ports), *addresses.c["subnet_id", "ip_address"],
         networks.c.admin_state_up.label("network_up"),
@@ -165,8 +166,8 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
 
 
 def _policy(port: RowMapping) -> str | None:
-    """Return the id of a port's QoS policy: its own, or its network's; ``None`` if there is none, or the port belongs
-    to the cloud itself, such as a router's."""
+    """Return the id of the QoS policy of a port or, if it has none, of its network. Return ``None`` if there is none,
+    or the port belongs to the cloud itself, such as a router's interface."""
     if port["device_owner"].startswith(router_ports.OWN):
         return None
     policy_id: str | None = port["qos_policy_id"] or port["network_policy"]
@@ -198,8 +199,8 @@ def _port(row: RowMapping, port_addresses: Sequence[tuple[str, str]], rules: Seq
 
 @cache
 def _groups_and_rules(every: bool) -> Select[Any]:
-    """Return the statement that selects security groups, one row for each rule: all groups (*every*), or those in the
-    parameter ``ids``."""
+    """Return the SQL statement that selects security groups, one row for each rule. *every*: select all groups;
+    otherwise those whose ids are in the parameter ``ids``."""
     group_ids, rule = select(security_groups.c.id), security_group_rules.c
     return select(security_groups.c.id.label("group"), security_groups.c.stateful, security_group_rules).outerjoin(
         security_group_rules, and_(rule.security_group_id == security_groups.c.id, or_(
@@ -233,8 +234,8 @@ def _rule(row: Row[Any]) -> LogicalRule:
 
 @cache
 def _networks_and_subnets(every: bool) -> Select[Any]:
-    """Return the statement that selects networks of the engine, one row for each subnet: all networks (*every*), or
-    those in the parameter ``ids``."""
+    """Return the SQL statement that selects the networks that the engine makes, one row for each subnet. *every*:
+    select all of them; otherwise those whose ids are in the parameter ``ids``."""
     return select(networks.c.id.label("network"), *networks.c["name", "mtu", "bridge", "segment", "dns_domain"],
                   *subnets.c["id", "cidr", "gateway_ip", "enable_dhcp", "dns_nameservers", "host_routes",
                              "ipv6_address_mode"]).outerjoin(
@@ -280,7 +281,7 @@ def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequen
 
 
 def _forwardings(connection: Connection, router_ids: Sequence[str]) -> dict[str, list[LogicalForwarding]]:
-    """Return the port forwardings of the routers, by router id. All forwardings of one floating IP and protocol are one
+    """Return {router id: port forwardings}. The forwardings of one floating IP and protocol are one
     ``LogicalForwarding``."""
     row = forwardings.c
     targets_by_address: dict[tuple[str, ...], list[tuple[int, str, int]]] = {}
@@ -322,7 +323,7 @@ def _router(router: Row[Any], port_rows: Sequence[RowMapping], reached: Sequence
 
 
 def _interface(rows: Sequence[RowMapping]) -> LogicalInterface:
-    """Return the interface of one port. *rows*: a row for each address."""
+    """Return the router interface of one port. *rows*: the port's rows, one for each address."""
     first, gateway = rows[0], rows[0]["device_owner"] == router_ports.GATEWAY
     modes = [port_row["ipv6_ra_mode"] for port_row in rows if port_row["ipv6_ra_mode"] and not gateway]
     return LogicalInterface(first["id"], first["mac_address"], tuple(_with_prefix(port_row) for port_row in rows),

@@ -37,15 +37,17 @@ BEHIND = 0.5
 
 
 class Wait(NamedTuple):
-    """The longest waits at the start of a guest, in seconds: until the engine has the guest's ports, then until hosts
-    have applied the engine's change."""
+    """How long the start of a guest waits for the network engine (OVN), in seconds. *engine*: until the engine has the
+    guest's ports. *hosts*: after that, until the hosts have applied the change."""
 
     engine: float = 30.0
     hosts: float = 5.0
 
 
 class WriteWatch:
-    """The record of a waiting caller: the notes that this process has written to the engine since the wait began."""
+    """The progress that one waiting caller observes: the ids of the notes that this process has written to the engine
+    since the wait began (``notes``), and the number of the last change (``number``). ``rung`` is set after each write.
+    """
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -53,8 +55,8 @@ class WriteWatch:
 
 
 class EngineWorker:
-    """The thread that writes changes to the engine, and the methods that wait for it. *gateways*: the hosts for
-    routers' gateways."""
+    """The thread that writes queued changes to the network engine (OVN), and the methods that wait for these writes.
+    *wait*: the longest waits. *gateways*: the hosts that may have the gateways of routers."""
 
     def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait(),  # noqa: B008 - it is frozen
                  gateways: Sequence[str] = ()) -> None:
@@ -102,16 +104,16 @@ class EngineWorker:
                 self.database.bell.wait(changes.BELL, bell_count, LOOK)
 
     def _tell(self, error: Exception) -> None:
-        """Log *error*, but only once until the engine works again."""
+        """Log a warning about *error*, unless an error was logged since the engine last worked."""
         if not self._silent:
             log.warning("networks are not written to the engine: %s",
                         error.message if isinstance(error, MagnetarError) else error)
         self._silent = True
 
     def round(self) -> None:
-        """Write all noted changes, if this process leads. If another process wrote last, or the last comparison is old,
-        compare all units first (``whole``). Notes of ports with an unknown chassis stay for the next round; notes that
-        others add meanwhile may stay, too."""
+        """Write all queued changes to the engine, if this process has the right to write. First compare the whole
+        content (``whole``) if another process wrote last or the last comparison is too old. Changes of ports with an
+        unknown chassis remain in the queue for the next round."""
         self.leads = self.engine.leads()
         if not self.leads:
             return
@@ -141,7 +143,7 @@ class EngineWorker:
                 last_id = next(reversed(noted))
 
     def whole(self) -> None:
-        """Compare all units with the engine's content, and write what differs."""
+        """Compare the whole content of the engine with the database, and correct all differences."""
         with self.database.read() as connection:
             noted = changes.read_change_notes(connection)
             desired = read_desired_units(connection, gateways=self.gateways)
@@ -151,8 +153,9 @@ class EngineWorker:
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """Remove the notes *noted*, because the engine has them with its change *number*. Notify the waiting callers
-        first: they need not wait for the removal, and after a crash the remaining notes are written again."""
+        """Remove the notes *noted* from the queue, because their changes are written to the engine. *number*: the
+        number of the last change. Waiting callers are notified before the removal, so that they do not wait for it too;
+        if the process crashes between, the changes are only written twice."""
         self._tell_waiting(noted, number)
         changes.finish_change_notes(self.database, noted, number)
         self._tell_waiting(noted, number)  # again, for callers that read the notes since
@@ -165,15 +168,15 @@ class EngineWorker:
                 write_watch.rung.set()
 
     def wait_until_applied(self, units: Collection[str]) -> None:
-        """Wait until the engine has *units* (keys such as ``port/UUID``), and for a few seconds until hosts have
-        applied them. Raises ``Unavailable``."""
+        """Wait until *units* (keys such as ``port/UUID``) are written to the engine, and then a few seconds until the
+        hosts have applied the change. Raises ``Unavailable`` if the engine does not have them in time."""
         if units:
             with self.watch_writes() as write_watch:
                 self.follow(units, write_watch)
 
     @contextlib.contextmanager
     def watch_writes(self) -> Iterator[WriteWatch]:
-        """Yield a ``WriteWatch`` that collects the notes written to the engine until the block ends."""
+        """Yield a ``WriteWatch`` that is updated after each write to the engine, until the ``with`` block ends."""
         write_watch = WriteWatch()
         with self._lock:
             self._write_watches.add(write_watch)
@@ -184,9 +187,9 @@ class EngineWorker:
                 self._write_watches.discard(write_watch)
 
     def follow(self, units: Collection[str], write_watch: WriteWatch, number: int | None = None) -> None:
-        """Wait until the engine has *units* (keys), and for a few seconds until hosts have applied them. *write_watch*:
-        from ``watch_writes``. *number*: the number of the engine's last change, if the caller knows that the engine has
-        *units*: then do not wait for the engine."""
+        """Wait until *units* (keys such as ``port/UUID``) are written to the engine, and then a few seconds until the
+        hosts have applied the change. *write_watch*: from ``watch_writes``. *number*: the number of the engine's last
+        change, if the caller knows that *units* are written already; then wait only for the hosts."""
         if number is None:
             number = self._written(units, write_watch)
         if self.wait.hosts <= 0:
@@ -198,8 +201,8 @@ class EngineWorker:
         self._behind = behind
 
     def _written(self, units: Collection[str], write_watch: WriteWatch) -> int:
-        """Wait until the engine has *units* (keys), and return the number of the engine's last change. *write_watch*:
-        from ``watch_writes``."""
+        """Wait until *units* (keys such as ``port/UUID``) are written to the engine, and return the number of the
+        engine's last change. *write_watch*: from ``watch_writes``. Raises ``Unavailable`` after a timeout."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             bell_count = self.database.bell.count(changes.WRITTEN)
@@ -222,8 +225,8 @@ class EngineWorker:
                 self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
-        """Return the differences between the engine's content and the rows. Units with a note are left out: their
-        changes are not written yet."""
+        """Return the differences between the engine's content and the database, without objects whose changes are still
+        in the queue."""
         with self.database.read() as connection:
             desired = read_desired_units(connection, gateways=self.gateways)
         differences = self.engine.differences(desired)
@@ -233,6 +236,6 @@ class EngineWorker:
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """Return *noted* {id of the note: unit key} without the notes of the units *later*, which a later round must write
-    again."""
+    """Return *noted* ({id of the note: key of the changed object}) without the notes of the objects *later*, which a
+    later round must write again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

@@ -56,10 +56,10 @@ logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL
 
 
 class OvnEngine:
-    """The ``NetworkEngine`` of OVN. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``;
-    the servers of a cluster are joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds
-    for one answer. *south*: the southbound database, which knows the chassis of SmartNICs; without it none are
-    found."""
+    """The ``NetworkEngine`` that makes networks with OVN. *url*: of the northbound database, such as
+    ``ssl:10.0.0.1:6641`` or ``unix:/path``; the servers of a cluster are separated by commas. *key*, *certificate*,
+    *ca*: PEM files, for ssl. *patience*: seconds to wait for an answer. *south*: URL of the southbound database, from
+    which the engine finds the chassis of SmartNICs; ``None``: it finds none."""
 
     def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
                  patience: float = 20.0, south: str | None = None) -> None:
@@ -142,8 +142,9 @@ class OvnEngine:
         return self._followed("hv_cfg", number, seconds)
 
     def _followed(self, column: str, number: int, seconds: float) -> bool:
-        """Wait at most *seconds* until *column* of NB_Global is at least *number*; return whether it is. ovn-northd
-        sets ``sb_cfg``, and sets ``hv_cfg`` when all hosts have the change."""
+        """Wait at most *seconds* until *column* of NB_Global (sb_cfg or hv_cfg) is at least *number*, the number of a
+        change. Return whether it is. ovn-northd raises sb_cfg when it has processed a change, and hv_cfg when all hosts
+        have applied the change."""
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed
@@ -156,11 +157,11 @@ class OvnEngine:
             followed.wait(HOSTS, bell_count, remaining)
 
     def _knows_chassis(self) -> bool:
-        """Return whether the chassis of SmartNICs are known, so that ``_chassis`` does not wait."""
+        """Return whether ``_chassis`` can answer without waiting for the southbound database."""
         return self._south is None or self._south.is_known()
 
     def _chassis(self) -> Mapping[str, str]:
-        """Return the name of each SmartNIC's chassis, by serial number. Waits for the southbound database."""
+        """Return {serial number of a SmartNIC: name of its chassis}. Wait for the southbound database, if necessary."""
         return {} if self._south is None else self._south.chassis()
 
     def close(self) -> None:
@@ -195,7 +196,8 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The local copy of the northbound database. ``followed``: a ``Bell`` that rings when NB_Global has changed."""
+    """The local copy of the northbound database. ``followed``: a ``Bell`` (a condition for waiting threads) that rings
+    when the row of NB_Global has changed."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database
@@ -203,7 +205,8 @@ class _Idl(ovn_servers.DatabaseCopy):
         super().__init__(*words, **more)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Override the IDL's method: handle a changed row. The thread of the connection calls this."""
+        """Override the IDL's callback for a changed *row*. *event*: the type of the change. *updates*: the old values.
+        The thread of the connection calls this."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
         elif self._north:
@@ -211,7 +214,8 @@ class _Idl(ovn_servers.DatabaseCopy):
                                    is_present=event != ROW_DELETE)
 
     def known(self) -> Northbound:
-        """Return the cloud's rows, for the connection's thread. They are read once, and then kept up to date."""
+        """Return the cached rows that this cloud has created in the northbound database. The first call reads all rows;
+        later changes update the cache. Only for the thread of the connection."""
         if self._north is None or not self._north.is_of(self.tables):
             self._north = Northbound(self.tables)
         return self._north
@@ -222,23 +226,24 @@ class _Idl(ovn_servers.DatabaseCopy):
 
 
 class _Api:
-    """The attributes of an API object that a transaction of ovsdbapp needs."""
+    """The attributes that a transaction of ovsdbapp reads from its API object. *open_*: the connection."""
 
     def __init__(self, open_: connection.Connection) -> None:
         self.ovsdb_connection, self.idl = open_, open_.idl
 
 
 class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
-    """The ``ovsdbapp`` command that compares the database with the desired units and writes the difference, in one
-    transaction. ``number``: the number of the change, for ``reached``."""
+    """The ``ovsdbapp`` command that compares the northbound database with the objects *desired* and writes the
+    difference, in one transaction. *token*: identifies this process. ``number``: afterwards the number of the change,
+    as ``NetworkEngine.reached`` needs it."""
 
     def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
         super().__init__(_Api(open_))
         self.wanted, self.token, self.number = desired, token, 0
 
     def run_idl(self, txn: Any) -> None:
-        """Override ``BaseCommand``: compare the database with the desired units, and write the difference. ovsdbapp
-        calls this again if another transaction has changed the database meanwhile."""
+        """Override ``BaseCommand``: compare the database with the desired objects, and add the differences to the
+        transaction *txn*. ovsdbapp calls this again if another transaction has changed the database meanwhile."""
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")
@@ -256,13 +261,13 @@ class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
 
 
 def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
-    """Return the ports of *desired* on SmartNICs, by unit key."""
+    """Return those ports in *desired* that are on SmartNICs: {key (``port/UUID``): port}."""
     return {key: unit for key, unit in desired.units.items() if isinstance(unit, LogicalPort) and unit.card}
 
 
 def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
-    """Return *desired* with the ports *cards* placed on the chassis of their SmartNICs. *chassis*: name by serial
-    number; ``None``: not known, the ports stay where they are."""
+    """Return *desired*, but the ports *cards* (by key) have the chassis of their SmartNICs as hosts. *chassis*: {serial
+    number of a SmartNIC: name of its chassis}; ``None``: not known yet, the ports stay on their present chassis."""
     def hosts(card: str) -> tuple[str, ...] | None:
         if chassis is None:
             return None

@@ -27,9 +27,10 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 
 @dataclass
 class NorthboundChanges:
-    """The changes of a repair. *make*, *drop*: rows to insert and delete. *change*: columns to set. *put*, *take*:
-    (holder, row) to add the row to, or remove it from, the holder, which is (table, key, column). *refer*: (row,
-    column, name of the row that it will refer to). *found*: the differences in words."""
+    """The changes that turn the northbound database into the desired one. *make*, *drop*: rows to insert and delete.
+    *change*: (row, {column: new value}). *put*, *take*: (holder, row): add a reference to the row to the holder, or
+    remove it; a holder is a column of a row: (table, key of the row, column). *refer*: (row, column, key of the row
+    that the column will refer to). *found*: descriptions of the differences."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -41,8 +42,9 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """The cloud's rows in *tables* (of an IDL). Callers call ``update_row`` for each changed row, to keep this object
-    up to date: reading all rows again would take longer than writing a change."""
+    """The rows that this cloud has created in the northbound database, indexed by name. *tables*: the tables of an IDL
+    (a local copy of the database). Callers report each changed row with ``update_row``, because reading all rows again
+    would take longer than writing a change."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
@@ -61,12 +63,12 @@ class Northbound:
                 self._add(table, row)
 
     def is_of(self, tables: Mapping[str, Any]) -> bool:
-        """Return whether this object was read from *tables* and is up to date."""
+        """Return whether this object was read from *tables*, the tables of an IDL, and is up to date."""
         return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
 
     def update_row(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
-        """Update this object after a change of *row*. *changed*: the changed columns; ``None`` for a new or deleted
-        row. *is_present*: false for a deleted one."""
+        """Update this object after a change of the database row *row*. *changed*: the names of the changed columns;
+        ``None`` for a new or deleted row. *is_present*: false if the row was deleted."""
         table = row._table  # noqa: SLF001 - a row has no other name of its table
         if self.stale or table.name not in self._seen:
             return
@@ -95,8 +97,8 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Record the rows to which *column* of *row* refers now. These may be thousands, so this reads the IDL's own
-        data: a conversion to Python would make new objects, whose hashes must be computed again."""
+        """Store to which rows *column* of *row* refers now. These may be thousands, so this reads the IDL's internal
+        data: the public attributes would create new objects, whose hashes must be computed again."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:
@@ -125,8 +127,8 @@ class Northbound:
                 self._remove_holder(atom.value, (*name, column))
 
     def changes(self, desired: Wanted) -> NorthboundChanges:
-        """Return the changes that make the cloud's rows match *desired*. Raises ``Incomplete`` when a row belongs to
-        another row that neither exists nor is desired."""
+        """Return the changes that make the rows of this cloud match *desired*. Raises ``Incomplete`` when a desired row
+        belongs to another row that neither exists nor is desired."""
         new = {(row.table, row.key): row for row in self._wanted(desired)}
         changes = NorthboundChanges()
         for name, row in new.items():
@@ -166,8 +168,9 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _holder_exists(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether *holder* exists or is in *new*; false for a port whose security group was deleted. Raises
-        ``Incomplete`` for any other missing holder, which must be written before *row*."""
+        """Return whether *holder*, a column (table, key of its row, column) that must refer to *row*, has a row in the
+        database or among the *new* rows. Return false for a port whose security group was deleted. Raises
+        ``Incomplete`` in all other cases, because the holder's row must be written before *row*."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:
@@ -207,8 +210,9 @@ class Northbound:
 
 
 def _read(row: Any, column: str) -> Any:
-    """Return a column as the database has it: rows as uuids, sets as sorted tuples. This reads the IDL's own data. The
-    IDL's conversion to Python is slow: it also looks for changes of the transaction, and there are none yet."""
+    """Return the value of a column as the database stores it: references as uuids, sets as sorted tuples. This reads
+    the IDL's internal data, because its public attributes are slow: they also look for uncommitted changes, and there
+    are none yet."""
     datum = row._data[column]  # noqa: SLF001 - as in _hold
     if datum.type.is_map():
         return {name.value: value.value for name, value in datum.values.items()}
@@ -218,7 +222,8 @@ def _read(row: Any, column: str) -> Any:
 
 def write_northbound_changes(north: Northbound, changes: NorthboundChanges, transaction: Any,
                              tables: Mapping[str, Any]) -> None:
-    """Write *changes* of the rows *north* in the IDL's *transaction*. *tables*: the IDL's tables."""
+    """Write *changes* to the northbound database, in the IDL's *transaction*. *north*: the existing rows of this cloud.
+    *tables*: the tables of the IDL."""
     rows_by_name: ChainMap[Name, Any] = ChainMap({}, north.rows)
     for row in changes.make:
         made = rows_by_name[row.table, row.key] = transaction.insert(tables[row.table])
@@ -240,8 +245,8 @@ def write_northbound_changes(north: Northbound, changes: NorthboundChanges, tran
 
 
 def _take(north: Northbound, changes: NorthboundChanges) -> None:
-    """Remove the references to rows in *changes.take*, and delete the rows in *changes.drop* with all references to
-    them. *north*: the cloud's rows."""
+    """Remove the references in *changes.take*, and delete the rows in *changes.drop* with all references to them.
+    *north*: the existing rows of this cloud."""
     dropped = {row.uuid for row in changes.drop}
     taken = [*changes.take, *((holder, row) for row in changes.drop for holder in north.holders.get(row.uuid, ()))]
     for (table, key, column), member_row in taken:

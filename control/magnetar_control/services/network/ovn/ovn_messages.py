@@ -19,11 +19,12 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(?P<open>\\?)\Z)|[{}]', re.
 
 
 class MessageParser(ovs.json.Parser):  # type: ignore[misc]
-    """A parser of one message (JSON-RPC, an object) in pieces, as ``ovs.jsonrpc`` calls it."""
+    """A faster parser of a JSON-RPC message that arrives in pieces. It replaces ``ovs.json.Parser``, with the same
+    methods."""
 
     def __new__(cls, *_words: Any, **_more: Any) -> Self:
-        """Create the object directly: the base class would create an object of the registered class, which is this one,
-        and so call this method again."""
+        """Create the object directly. ``ovs.json.Parser.__new__`` would create an object of the registered parser
+        class, which is this class, and so call this method again without end."""
         return object.__new__(cls)
 
     def __init__(self, check_trailer: bool = False) -> None:
@@ -33,7 +34,7 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
     def feed(self, s: str) -> int:
         """Override the base class: parse the next piece *s*, and return how many of its characters belong to the
-        message. Files (``check_trailer``) are parsed by the base class."""
+        message. With ``check_trailer`` (for files) the base class parses."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":
@@ -65,6 +66,6 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
 
 def register_message_parser() -> None:
-    """Make connections of ``ovs`` use this parser, even if the C module of ``ovs`` is built: the C parser counts bytes,
-    this one characters."""
+    """Make all connections of ``ovs`` use this parser. It also replaces the C parser of ``ovs``, if that is installed,
+    because the C parser counts bytes instead of characters."""
     ovs.json.PARSER, ovs.json.Parser = ovs.json.PARSER_PY, MessageParser

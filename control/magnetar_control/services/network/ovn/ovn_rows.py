@@ -60,9 +60,10 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 @dataclass(frozen=True)
 class NorthRow:
-    """A row that a unit needs. *key*: unique in the row's table. *columns*: their values; sets are sorted tuples.
-    *refs*: for each column that refers to another row (``REFERRED``), that row's key or ``None``. *inside*: (table,
-    key, column) of the rows that refer to this one. *kept*: an option that is not changed in an existing row."""
+    """A desired row of the northbound database. *unit*: the key of the network, port or other object that needs the
+    row. *key*: unique in the table. *columns*: their values; sets are sorted tuples. *refs*: for each column that
+    refers to another row (``REFERRED``): the key of that row, or ``None``. *inside*: (table, key, column) of each
+    column that must refer to this row. *kept*: the name of an option that an existing row keeps."""
 
     unit: str
     table: str
@@ -78,7 +79,7 @@ REFERRED = {"dhcpv4_options": DHCP, "dhcpv6_options": DHCP}
 
 
 def rows_of_unit(unit: Unit) -> Iterator[NorthRow]:
-    """Yield the northbound rows of a unit."""
+    """Yield the rows of the northbound database that *unit*, a network, port, group or router, needs."""
     if isinstance(unit, LogicalNetwork):
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
@@ -98,7 +99,8 @@ def rows_of_unit(unit: Unit) -> Iterator[NorthRow]:
 
 
 def permanent_rows() -> Iterator[NorthRow]:
-    """Yield the rows that always exist: the port group that drops all packets that no rule allows, and its ACLs."""
+    """Yield the rows that every northbound database needs: the port group that drops all packets that no rule allows,
+    and its ACLs."""
     yield NorthRow(DROP_UNIT, GROUP, "drop", {"name": DROP})
     for key, direction, priority, match in (
             ("drop out", "from-lport", FALL, f"inport == @{DROP} && ip"),
@@ -122,7 +124,8 @@ def set_name(id: str, version: int) -> str:
 
 
 def mac_of(*words: str) -> str:
-    """Return a MAC address derived from *words*, outside the range of the ports' random MAC addresses."""
+    """Return a MAC address derived from *words*: the same for the same words, and outside the range of the ports'
+    random MAC addresses."""
     digest = hashlib.sha256(" ".join(words).encode()).digest()
     return ":".join(("fa", "16", "3f", *(f"{byte:02x}" for byte in digest[:3])))
 
@@ -157,8 +160,8 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
 
 
 def _by_dhcpv6(unit: LogicalNetwork, subnet: LogicalSubnet) -> Iterator[NorthRow]:
-    """Yield the DHCPv6 options of a subnet (ovn-nb(5)), and the ACL that allows requests to the DHCP server. SLAAC
-    needs neither, nor does a subnet without a mode."""
+    """Yield the rows that a *subnet* of the network *unit* needs for DHCPv6: its options (ovn-nb(5)), and the ACL that
+    allows requests to the DHCP server. A subnet with SLAAC or without an address mode needs none."""
     if subnet.mode not in ("dhcpv6-stateful", "dhcpv6-stateless"):
         return
     key, options = unit_key(unit), {"server_id": mac_of("dhcp", unit.id)}
@@ -178,9 +181,9 @@ def _server(subnet: LogicalSubnet) -> str:
 
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
-    """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121)
-    ignores the router option (RFC 3442), so the routes include the default route. The metadata service is on the link:
-    the route to it has no router."""
+    """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). They include the default route as a
+    classless route, because clients that get such routes (option 121) ignore the router option (RFC 3442). The route to
+    the metadata service has no router: the service is on the link."""
     options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
                "mtu": str(network.mtu)}
     if subnet.gateway:
@@ -228,8 +231,8 @@ def _port(unit: LogicalPort) -> NorthRow:
 
 
 def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
-    """Yield the limits and marks of a port's packets (ovn-nb(5), QoS): outgoing packets as they enter the switch,
-    incoming packets as they leave it."""
+    """Yield the QoS rows of a port (ovn-nb(5), QoS): its bandwidth limits and its DSCP mark. Rows for outgoing packets
+    act where the packets enter the switch, rows for incoming packets where they leave it."""
     rows: list[tuple[str, str, dict[str, int], dict[str, int]]] = []
     for limit in unit.limits:
         burst = {"burst": limit.burst} if limit.burst else {}
@@ -245,7 +248,8 @@ def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
 
 
 def _names(unit: LogicalPort) -> Iterator[NorthRow]:
-    """Yield the DNS records of a port (ovn-nb(5), DNS): each name to the addresses, and each address to the name."""
+    """Yield the row with the DNS records of a port (ovn-nb(5), DNS): from each name to the addresses, and from each
+    address to the name. Yield nothing for a port without names."""
     if not unit.names or not unit.addresses:
         return
     port_addresses = [address for _subnet, address in unit.addresses]
@@ -257,7 +261,7 @@ def _names(unit: LogicalPort) -> Iterator[NorthRow]:
 
 def _port_security(own_addresses: str, unit: LogicalPort) -> tuple[str, ...]:
     """Return the column ``port_security``: each MAC that the port may send from, with its addresses. *own_addresses*:
-    the entry with the port's own MAC."""
+    the text with the port's MAC and fixed addresses."""
     addresses_by_mac = {unit.mac: own_addresses}
     for mac, address in unit.pairs:
         addresses_by_mac[mac] = f"{addresses_by_mac.get(mac, mac)} {address}"
@@ -279,8 +283,8 @@ def _acl(unit: str, key: str, direction: str, priority: int, match: str, action:
 
 
 def rule_match(group: str, rule: LogicalRule) -> str:
-    """Return the match of *rule* in OVN's language (ovn-sb(5), Logical_Flow), for the ports of the port group
-    *group*."""
+    """Return the match expression of an ACL for *rule* (ovn-sb(5), Logical_Flow) that applies to the ports of the port
+    group *group*."""
     inward, six = rule.direction == "ingress", rule.ethertype == "IPv6"
     words = [f"{'outport' if inward else 'inport'} == @{group}", "ip6" if six else "ip4"]
     remote_field = f"{words[-1]}.{'src' if inward else 'dst'}"

@@ -32,8 +32,8 @@ def server_addresses(url: str) -> list[str]:
 
 
 def call_server(address: str, method: str, parameters: Sequence[Any], patience: float = PATIENCE) -> Any:
-    """Call *method* (RFC 7047) on the server at *address*, and return the result. Raises ``OSError``, also when the
-    server refuses the request, and ``TimeoutError`` after *patience* seconds."""
+    """Call the OVSDB *method* (RFC 7047) on the server at *address* with *parameters*, and return the result. Raises
+    ``OSError``, also when the server refuses the request, and ``TimeoutError`` after *patience* seconds."""
     deadline = time.monotonic() + patience
     error, stream = Stream.open_block(Stream.open(address), int(patience * 1000))
     if error:
@@ -69,8 +69,9 @@ def _until(line: jsonrpc.Connection, seconds: float) -> None:
 
 
 class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
-    """The local copy of a database (an IDL). It always accepts the content of the cluster's leader. A database that was
-    started again (``cluster-to-standalone``) counts its changes from the beginning, and is not outdated."""
+    """The local copy of an OVSDB database (an IDL) that accepts the content of any server, even if the server has
+    counted fewer changes than the copy. This is necessary because a database that was converted with
+    ``cluster-to-standalone`` counts from the beginning."""
 
     @property
     def _min_index(self) -> int:
@@ -85,10 +86,11 @@ class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
 def open_connection(url: str, database: str, tables: Iterable[str], patience: float,
                     copy: type[DatabaseCopy] = DatabaseCopy,
                     begin: Callable[[Any], None] | None = None, leader: bool = True) -> connection.Connection:
-    """Return a connection that follows *tables* of *database*, as soon as it has their rows. *begin*: called with the
-    *copy* before the connection starts. *leader*: connect to the leader of a cluster, which alone grants locks; false:
-    to any server, also a relay. *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and
-    errors of ``ovs``; then no connection and no lock remain."""
+    """Return an open connection to *database*, with a local copy of *tables*. Wait until the copy is complete.
+    *patience*: seconds to wait for the schema, and again for the rows. *copy*: the class of the local copy. *begin*:
+    called with the copy before the connection starts. *leader*: connect only to the leader of a cluster, because only
+    the leader grants locks; false: to any server, even a relay. Raises ``OSError`` and errors of ``ovs``, and then
+    leaves no connection and no lock."""
     idl = copy.from_server(url, database, helper_tables=tables,
                            helper=idlutils.create_schema_helper(fetch_schema(url, patience, database)),
                            leader_only=leader)
@@ -110,8 +112,8 @@ def open_connection(url: str, database: str, tables: Iterable[str], patience: fl
 
 
 def fetch_schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
-    """Return the schema of *database* from the first server that answers. *patience*: seconds for all servers. Raises
-    ``OSError``."""
+    """Return the schema of *database* from the first server that answers. *patience*: the total time to wait, in
+    seconds. Raises ``OSError``."""
     failures = []
     servers = server_addresses(url)
     for address in servers:
@@ -123,8 +125,8 @@ def fetch_schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
 
 
 def cluster_faults(url: str) -> Iterator[str]:
-    """Yield the faults of a cluster: it has no leader, or members do not answer. Yields nothing for a single server: if
-    it does not answer, every request fails."""
+    """Yield a description of each fault of the database cluster at *url*: it has no leader, or members do not answer.
+    Yield nothing for a single server."""
     servers = server_addresses(url)
     if len(servers) == 1:
         return

@@ -16,7 +16,7 @@ from ovs.stream import SSLStream, Stream
 
 
 class TlsStream(SSLStream):  # type: ignore[misc]
-    """A TLS stream that returns errors instead of raising them."""
+    """A TLS stream of ``ovs`` that returns error numbers instead of raising errors."""
 
     @staticmethod
     def check_connection_completion(sock: Any) -> int:

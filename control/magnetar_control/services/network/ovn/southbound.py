@@ -24,8 +24,8 @@ AGAIN = 2.0
 
 
 class Southbound:
-    """The southbound database at *url*. *patience*: seconds for one answer. The first call that needs it opens the
-    connection. The last known content remains available while the database does not answer."""
+    """A client of OVN's southbound database at *url*, which opens the connection when it is first used. *patience*:
+    seconds to wait for an answer. While the database does not answer, the client returns the last known content."""
 
     def __init__(self, url: str, patience: float) -> None:
         self.url, self.patience = url, patience
@@ -36,8 +36,7 @@ class Southbound:
         self._tried, self._said = -AGAIN, False
 
     def is_known(self) -> bool:
-        """Return whether the chassis are known, so that ``chassis`` does not wait. If not, connect in the
-        background."""
+        """Return whether ``chassis`` can answer without waiting. If it cannot, start to connect in the background."""
         if self._open is not None:
             return True
         with self._beginning:
@@ -62,8 +61,8 @@ class Southbound:
         return self.chassis().get(serial)
 
     def chassis(self) -> dict[str, str]:
-        """Return the name of each SmartNIC's chassis, by serial number; if several chassis report one number, the first
-        by name. Raises ``Unavailable`` if the database has never answered."""
+        """Return {serial number of a SmartNIC: name of its chassis}. If several chassis report the same number, the
+        alphabetically first one counts. Raises ``Unavailable`` if the database has never answered."""
         open_ = self._connected()
         with open_.lock:
             rows = sorted(open_.idl.tables[CHASSIS].rows.values(), key=lambda row: row.name, reverse=True)
@@ -71,7 +70,7 @@ class Southbound:
                     if option.startswith(f"{CARD}=")}
 
     def close(self) -> None:
-        """Close the connection for good. An attempt to connect in the background ends by itself."""
+        """Close the connection permanently. If a thread is just connecting in the background, it stops by itself."""
         self._over.set()
         if not self._opening.acquire(timeout=1.0):
             return

@@ -26,8 +26,8 @@ _DOMAINS = select(networks.c.id, networks.c.dns_domain).where(
 
 
 def normalize_domain(value: Any) -> str:
-    """Return the domain *value* in its normal form, which ends with a dot; empty for none. Raises ``ValueError`` if it
-    is not valid."""
+    """Return the domain *value* in lower case and with a dot at the end; an empty string for ``None`` or an empty
+    value. Raises ``ValueError`` if it is not a valid domain."""
     text = str("" if value is None else value).lower().removesuffix(".")
     if text and (len(text) > MOST or not all(map(LABEL.fullmatch, text.split(".")))):
         raise ValueError
@@ -35,8 +35,8 @@ def normalize_domain(value: Any) -> str:
 
 
 def normalize_label(value: Any) -> str:
-    """Return *value*, a port's name, in its normal form: in lower case; empty for none. Raises ``ValueError`` if it is
-    no valid DNS label."""
+    """Return *value*, the ``dns_name`` of a port, in lower case; an empty string for ``None``. Raises ``ValueError`` if
+    it is not a valid DNS label."""
     text = str("" if value is None else value).lower()
     if text and not LABEL.fullmatch(text):
         raise ValueError
@@ -44,15 +44,15 @@ def normalize_label(value: Any) -> str:
 
 
 def server_dns_name(hostname: str) -> str:
-    """Return the ``dns_name`` for the ports of a server: the first label of *hostname*; empty if that is no valid
-    label."""
+    """Return the ``dns_name`` for the ports of a server: the first label of *hostname*, or an empty string if it is not
+    a valid DNS label."""
     first_label = hostname.lower().partition(".")[0]
     return first_label if LABEL.fullmatch(first_label) else ""
 
 
 def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usual: str) -> dict[str, str]:
-    """Return {network id: DNS domain} for the networks of *rows* (their ``network_id``). *usual*: the domain of
-    networks without one."""
+    """Return {network id: DNS domain} for the networks of the ports *rows*. *usual*: the domain of networks without
+    their own."""
     ids = {row["network_id"] for row in rows}
     domain_by_network = dict.fromkeys(ids, usual)
     for row in connection.execute(_DOMAINS, {"ids": list(ids)}) if ids else ():
@@ -61,8 +61,9 @@ def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usua
 
 
 def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> list[Document]:
-    """Return ``dns_assignment`` of a port called *name*: the DNS name of each of its addresses *fixed_ips*. *domain*:
-    the DNS domain. Without *name*, the DNS names are made from the addresses."""
+    """Return the field ``dns_assignment`` of a port: {hostname, ip_address, fqdn} for each address in *fixed_ips*.
+    *name*: the port's ``dns_name``; if empty, the host names are derived from the addresses. *domain*: the DNS domain.
+    """
     assignments = []
     for fixed_ip in fixed_ips:
         host = name or f"host-{fixed_ip['ip_address'].replace('.', '-').replace(':', '-')}"
@@ -71,9 +72,9 @@ def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> lis
 
 
 def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidField`` when a network may not have its ``dns_domain``. OVN lets datagrams from port 53 pass to
-    every port of a switch with names, against all rules (ovn-northd(8), 23.03: priority 34000 of ls_out_acl). Therefore
-    only networks of type ovn that are not shared have a domain."""
+    """Raise ``InvalidField`` if *network* has a ``dns_domain``, but is not of type ovn, or is shared. In a network with
+    DNS names, OVN passes packets from UDP port 53 to every port, whatever the security groups (ovn-northd(8), 23.03:
+    priority 34000 of ls_out_acl)."""
     dns_domain = network["dns_domain"]
     if dns_domain and (not network["by_engine"] or network["type"] != "ovn"):
         raise InvalidField("dns_domain", "must be empty, but of a network of type ovn", dns_domain)
@@ -83,15 +84,15 @@ def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
 
 
 def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
-    """Raise ``InvalidField`` when a port of *network* may not have the ``dns_name``."""
+    """Raise ``InvalidField`` if ports of *network* cannot have the ``dns_name`` *dns_name*."""
     if dns_name and not network["by_engine"]:
         raise InvalidField("dns_name", "must be empty: names are for networks that OVN makes, and the network of this "
                                        f"port is of type {network['type']}, without it", dns_name)
 
 
 def check_server(port_id: str, name: str, hostname: str) -> None:
-    """Raise ``InvalidRequest``, as Nova does, when *name*, the ``dns_name`` of the port *port_id*, differs from the
-    ``dns_name`` that a server called *hostname* gets."""
+    """Raise ``InvalidRequest``, as Nova does, if a server cannot use the port *port_id*: *name*, the port's
+    ``dns_name``, differs from the one that ``server_dns_name`` returns for *hostname*."""
     if name and name != server_dns_name(hostname):
         raise InvalidRequest(f"Port {port_id} not usable for instance. Value {name} assigned to dns_name attribute "
                              f"does not match instance's hostname {hostname}. Clear it, or make the server with this "

@@ -64,15 +64,16 @@ _CARRIED = _NICS.add_columns(subports.c.segmentation_id, trunks.c.port_id.label(
 
 
 def host_name(network_id: str) -> str:
-    """Return the name that the agents' network *network_id* has on hosts."""
+    """Return the name that the network *network_id* has on the hosts whose agents create it."""
     return f"mag-{network_id[:8]}"
 
 
 def allocate_network_ports(connection: Connection, context: Context, server: tuple[str, str, str],
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
-    """Return the NICs for *requested*; create or attach missing ports. *server*: (uuid, host name, future host of the
-    ports). *groups*: security groups of new ports. *check*: called with the number of new ports."""
+    """Create or attach the ports of a server that *requested* describes, and return its NICs. May be repeated.
+    *server*: (uuid, host name, compute host). *groups*: ids of the security groups of new ports. *check*: called with
+    the number of new ports; raises when the quota is exceeded."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
@@ -112,8 +113,8 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
 
 def _networks(connection: Connection, server_id: str,
               ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
-    """Return {id: (network, its subnets, oldest first)} for the networks *ids*, and the number of the server's ports.
-    Raises ``NotFound`` for a network that was deleted meanwhile."""
+    """Return ({network id: (network, its subnets, oldest first)} for the networks *ids*, number of ports that the
+    server has). Raises ``NotFound`` for a network that was deleted meanwhile."""
     networks_by_id: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
     network_ids, taken = sorted(ids), 0
     for row in connection.execute(_OF_NETWORKS, {"ids": network_ids, "server": server_id}).mappings():
@@ -127,9 +128,9 @@ def _networks(connection: Connection, server_id: str,
 
 
 def _take_port(connection: Connection, id: str, hostname: str, values: Document) -> None:
-    """Attach the existing port *id* to a server: set the columns *values*. Raises ``NotFound``; ``Conflict`` when the
-    port is neither free nor reserved for the server; ``InvalidRequest`` when its name does not match *hostname*, the
-    server's."""
+    """Attach the existing port *id* to a server: set the columns *values* of its row. *hostname*: the server's host
+    name. Raises ``NotFound``; ``Conflict`` when the port is neither free nor reserved for the server;
+    ``InvalidRequest`` when its ``dns_name`` does not match *hostname*."""
     reserved = (ports.c.device_id == values["device_id"]) & (ports.c.place == RESERVED)
     free = update(ports).where(ports.c.id == id, (ports.c.device_id == "") | reserved, ports.c.dns_name.in_(
         ("", values["dns_name"])), ports.c.device_owner != SUBPORT)
@@ -158,13 +159,13 @@ def _make_port(connection: Connection, context: Context, id: str, request: PortR
 
 
 def nics_of_server(connection: Connection, server_id: str, *, lock: bool = False) -> list[ServerNic]:
-    """Return the NICs of a server, in their order in the server. *lock*: lock the rows that determine what the ports
-    need from a host (bandwidth, devices) until the transaction ends."""
+    """Return the NICs of a server, in the order in which they were attached. *lock*: until the transaction ends, lock
+    the rows from which the NICs' needs of host resources (bandwidth, devices) follow."""
     return cast("list[ServerNic]", _nics_of_server(connection, server_id, states=False, lock=lock))
 
 
 def ports_of_server(connection: Connection, server_id: str) -> list[PortOfServer]:
-    """Return the NICs of a server, in their order in the server, each with the state and host of its port."""
+    """Return the NICs of a server, in the order in which they were attached, each with its port's status and host."""
     return cast("list[PortOfServer]", _nics_of_server(connection, server_id, states=True))
 
 
@@ -180,7 +181,8 @@ def _nics_of_server(connection: Connection, server_id: str, *, states: bool, loc
 
 
 def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Document]]:
-    """Return what the guest must know about subports: {parent port: data of its trunk's subports, by VLAN tag}."""
+    """Return the trunk subports of each of the ports *parents*, with the data that the guest needs to configure them:
+    {parent port: [{segmentation_id, network_id, port_id, mac, address, …}, sorted by VLAN tag]}."""
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_CARRIED, {"parents": parents}).mappings() if parents else ():
         rows.setdefault(row["id"], []).append(row)
@@ -205,7 +207,7 @@ _FIXED = select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
 
 
 def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Return ``fixed_ips`` of each port, by the port's id."""
+    """Return the addresses of the ports *ids*: {port id: value of its field ``fixed_ips``}."""
     addresses_by_port: dict[str, list[Document]] = {}
     for row in connection.execute(_FIXED, {"ids": list(ids)}):
         addresses_by_port.setdefault(row.port_id, []).append({"subnet_id": row.subnet_id, "ip_address": row.ip_address})
@@ -213,7 +215,7 @@ def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
 
 
 def floating_ips_by_server(connection: Connection, server_ids: Sequence[str]) -> dict[str, dict[tuple[str, str], str]]:
-    """Return the floating IPs of each server: (MAC, fixed address) to floating address."""
+    """Return the floating IPs of the servers *server_ids*: {server: {(MAC, fixed address): floating address}}."""
     floating_by_server: dict[str, dict[tuple[str, str], str]] = {}
     for at in range(0, len(server_ids), MANY):
         for row in connection.execute(select(
@@ -228,8 +230,9 @@ def floating_ips_by_server(connection: Connection, server_ids: Sequence[str]) ->
 
 def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
          vlans: Sequence[Document] | None = None) -> Document:
-    """Return the NIC of a port. *rows*: a row for each address. *states*: include the port's state and host. *rate*:
-    the limits of a virtual function from its QoS policy. *vlans*: the port's subports."""
+    """Return the NIC that a port becomes. *rows*: the port's rows, one for each address. *states*: whether to include
+    the port's status and host. *rate*: for a virtual function, its rate limits from the QoS policy. *vlans*: the port's
+    subports, from ``_vlans``."""
     row, flat = rows[0], rows[0]["type"] == "flat"
     function = virtual_functions.is_host_device(row)
     engine = row["by_engine"] and not function
@@ -258,8 +261,8 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
 
 
 def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
-    """Return the fields of the agent's NIC for port security, without those that equal the agent's defaults. *fixed*:
-    the port's addresses. *flat*: whether the port is on a bridge of the host."""
+    """Return the port security fields for the agent's NIC, without default values. *row*: the port. *fixed*: its
+    addresses. *flat*: whether the agent connects the port to a bridge of the host."""
     if not row["port_security_enabled"]:
         return {"port_security": False}
     other_addresses = [fixed_ip["ip_address"] for fixed_ip in fixed[1:]]
@@ -270,8 +273,8 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
 
 
 def _guest_facts(rows: Sequence[RowMapping]) -> Document:
-    """Return the network data for the guest: the MTU, data of the subnet of its first IPv4 address, and its IPv6
-    addresses. Empty values are left out."""
+    """Return the network data that the guest gets: the MTU, the gateway, name servers and routes of the first IPv4
+    subnet, and the IPv6 addresses. *rows*: the port's rows, one for each address. Empty values are omitted."""
     row, six = rows[0], [address_row for address_row in rows if _is_six(address_row)]
     facts: Document = {"mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None}
     if not _is_six(row):

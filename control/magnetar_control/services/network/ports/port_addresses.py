@@ -19,11 +19,11 @@ MOST = 64
 
 
 def change_port_addresses(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
-    """Without *address*, give the first port of a server on the network *network_id* one more address; otherwise remove
-    *address* from the server's port.
+    """Remove *address* from the port of a server that has it. If *address* is empty, add a free address to the server's
+    first port on the network *network_id* instead.
 
-    Return the keys of the changed units, such as ``port/ID``. Raise ``NotFound`` when the server has no such port,
-    ``InvalidRequest`` when the addresses of the port cannot change.
+    Return the keys of the changed objects in the network engine (OVN), such as ``port/ID``. Raise ``NotFound`` when the
+    server has no such port, ``InvalidRequest`` when the addresses of the port cannot change.
     """
     query = select(*ports.c["id", "network_id", "vnic_type"], networks.c.by_engine).join(
         networks, networks.c.id == ports.c.network_id).where(
@@ -66,6 +66,6 @@ def _without(connection: Connection, port: RowMapping, address: str) -> list[str
 
 
 def _have(connection: Connection, port: RowMapping) -> dict[str, str]:
-    """Return {address: subnet id} of a port."""
+    """Return the addresses of a port: {address: subnet id}."""
     return {row.ip_address: row.subnet_id for row in connection.execute(select(
         *addresses.c["ip_address", "subnet_id"]).where(addresses.c.port_id == port["id"]))}

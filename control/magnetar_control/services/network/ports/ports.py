@@ -51,7 +51,8 @@ from .requested_networks import visible as usable_networks
 
 
 def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the ports *rows* with their addresses and DNS names. *usual*: the domain of networks without one."""
+    """Convert port *rows* to documents for callers, with addresses, DNS names, trunk details and resource requests.
+    *usual*: the DNS domain of networks without their own."""
     addresses_by_port = addresses_of(connection, [row["id"] for row in rows])
     domains, details = dns.domains_of_networks(connection, rows, usual), trunks.trunk_facts_of_ports(connection, rows)
     asking = reservations.port_resource_requests(connection, rows)
@@ -63,8 +64,9 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """Return *port* with ``resource_request``, and in ``profile`` the resource provider that its bandwidth is allocated
-    from. *asking*: the port's entry of ``reservations.port_resource_requests``; ``None`` if it needs no bandwidth."""
+    """Return *port* with ``resource_request`` and, in its ``profile``, the resource provider from which its bandwidth
+    is allocated. *asking*: the port's value from ``reservations.port_resource_requests``; ``None`` if the port needs no
+    bandwidth."""
     if asking is None:
         return {**port, "resource_request": None}
     allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
@@ -73,8 +75,8 @@ def _with_request(port: Document, asking: Document | None) -> Document:
 
 def create_port_row(connection: Connection, context: Context, values: Document,
                     engine_knows_smartnics: bool = True) -> None:
-    """Check *values* and insert a port with its addresses and groups. *engine_knows_smartnics*: whether the engine
-    finds chassis of SmartNICs."""
+    """Check *values* and insert a port with its addresses and groups. *engine_knows_smartnics*: whether the network
+    engine (OVN) supports SmartNICs."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
@@ -109,17 +111,18 @@ def create_port_row(connection: Connection, context: Context, values: Document,
 
 
 def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None:
-    """Raise ``Conflict`` if the port is one of the cloud's own, such as a router's, and a request changes its fields
-    *names*. *operation*: words for the error."""
+    """Raise ``Conflict`` if users may not change or delete the port *row*, because it belongs to the cloud itself, such
+    as a router's interface. *names*: the fields to change; empty: nothing is changed, so no error. *operation*: the
+    words for the error."""
     if names and row["device_owner"].startswith(OWN):
         raise Conflict(f"Port {row['id']} cannot {operation} directly via the port API: has device owner "
                        f"{row['device_owner']}.", type="ServicePortInUse")
 
 
 def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: ``port/ID``; ``group/ID`` of its old and new security groups, if they
-    change; ``router/ID`` of its floating IPs' routers, if it may lose floating IPs. *changed*: the new values; ``None``
-    for a created or deleted port."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the port *row* affects: ``port/ID``;
+    ``group/ID`` of its old and new security groups, if they change; ``router/ID`` of its floating IPs' routers, if it
+    may lose floating IPs. *changed*: the new values; ``None`` for a created or deleted port."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
         unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]
@@ -130,15 +133,15 @@ def changed_port_units(connection: Connection, row: RowMapping, changed: Documen
 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
-    """Return the SQL condition for the floating IPs that are associated with a port, or forward one of their ports to
-    it."""
+    """Return the SQL condition for the floating IPs that lead to the port *row*: associated with it, or with a port
+    forwarding to it."""
     return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
         forwardings.c.internal_port_id == row["id"])))
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
-    """Raise an error when *values* have duplicate address pairs, or pairs without effect. A pair without a MAC has the
-    port's own."""
+    """Raise an error if the address pairs in *values*, the values of a port, contain a duplicate, or cannot have an
+    effect (on this *network*, or without port security). A pair without a MAC counts as one with the port's MAC."""
     if not values.get("pairs"):
         return
     check_once("allowed_address_pairs", _pairs(values, values["pairs"]))
@@ -151,7 +154,7 @@ def _check_pairs(network: RowMapping, values: Document) -> None:
 
 
 def _pairs(port: Document, pairs: Sequence[Document]) -> list[Document]:
-    """Return *pairs* with the MAC of the port in each pair that has none."""
+    """Return the address pairs *pairs*; a pair without a MAC gets the MAC of *port*."""
     return [{"mac_address": port.get("mac_address"), **pair} for pair in pairs]
 
 
@@ -166,30 +169,33 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
 
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
-    """Raise ``Forbidden`` unless the caller may choose addresses on the network, because another server may just have
-    released the chosen address. *verb*: create or update, for the error."""
+    """Raise ``Forbidden`` unless the caller may choose the addresses of a port on *network*. Only admins and the
+    network's owner may: another project's server may just have released the chosen address. *verb*: create or update,
+    for the error."""
     check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
-    """Raise ``Forbidden`` if *values* set port security to another value than *usual*, and the caller may not do that:
-    without port security, a port can use any other address of the network. *verb*: create or update, for the error."""
+    """Raise ``Forbidden`` if *values* set port security to another value than *usual*, and the caller is neither an
+    admin nor the owner of *network*: without port security, a port can use any other address of the network. *verb*:
+    create or update, for the error."""
     port_security = values.get("port_security_enabled", usual)
     if port_security != usual:
         check_network_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
-    """Raise ``Forbidden`` unless the caller may set address pairs, because a port with pairs can use other addresses of
-    the network. Pairs that the *port* already has (*have*) may stay. *verb*: create or update, for the error."""
+    """Raise ``Forbidden`` if *port* gets new address pairs, and the caller is neither an admin nor the owner of
+    *network*: with pairs, a port can use other addresses of the network. *have*: the port's present pairs, which may
+    remain. *verb*: create or update, for the error."""
     requested_pairs, current_pairs = _pairs(port, port["pairs"]), _pairs(port, have)
     if any(pair not in current_pairs for pair in requested_pairs):
         check_network_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
-    """Check ``device_id`` and ``device_owner`` of a port: users may only name servers of their own project. Raises
-    ``InvalidField``, ``Forbidden``."""
+    """Check ``device_id`` and ``device_owner`` in the *values* of a port: users may set only servers of their own
+    project. *verb*: create or update, for the error. Raises ``InvalidField``, ``Forbidden``."""
     if values["device_owner"].startswith((OWN, SUBPORT)):
         raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
                                            "subports of trunks", values["device_owner"])
@@ -226,8 +232,9 @@ def _give_fixed_ip(connection: Connection, port_id: str, network_id: str, choice
 
 
 def _groups(connection: Connection, values: Document) -> list[str]:
-    """Return the ids of the security groups of a port with *values*. Locks them in the order that
-    ``host_groups.note_changed_units`` uses, to avoid deadlocks between ports with the same groups."""
+    """Return the ids of the security groups that a port with *values* gets: the requested ones, or the project's
+    default group. Locks the groups, always in the same order, to avoid deadlocks. Raises ``NotFound``,
+    ``InvalidField``, ``Conflict``."""
     group_ids, project = values.get("security_groups"), values["project_id"]
     if group_ids is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
@@ -246,8 +253,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         engine_knows_smartnics: bool = True) -> None:
-    """Check the new *values* of the port *row*, and add values that follow from them. The addresses in ``fixed_ips``
-    replace the port's immediately. *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
+    """Check the new *values* of the port *row*, and add derived values. New addresses (``fixed_ips``) are written to
+    the database here already. *engine_knows_smartnics*: whether the network engine (OVN) supports SmartNICs."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -274,8 +281,8 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check that the port's network allows the new *values*. The network is read only for attributes that depend on
-    it."""
+    """Check those of the new *values* of the port *row* that depend on its network: admin state, address pairs, DNS
+    name and QoS policy."""
     pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
     down = values.get("admin_state_up") is False
     if not (pairs or name or down or "qos_policy_id" in values):
@@ -295,10 +302,10 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document,
                     engine_knows_smartnics: bool) -> None:
-    """Check a change of the port's ``vnic_type``, of its trust and, for a device of a host, of its QoS policy. Raises
-    ``Conflict`` while a server has the port, because the server has claimed the device on its host. Another
-    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN.
-    *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
+    """Check changes of a port that matter for devices of its host (virtual functions): ``vnic_type``, trust and QoS
+    policy. Raises ``Conflict`` while a server has the port, because the server has claimed the device, and for another
+    ``vnic_type`` also while the port has a floating IP or trunk. *engine_knows_smartnics*: whether the network engine
+    (OVN) supports SmartNICs."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
@@ -358,8 +365,8 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
 
 
 def prepare_port_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port: ``interfaces.delete_port``
-    first detaches such a port, in an action of its own."""
+    """Check that the port *row* may be deleted, and release its floating IPs. Raises ``Conflict`` while a server has
+    the port. In this case the caller must detach it first (``interfaces.delete_port``)."""
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
@@ -368,8 +375,8 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
-    """Return the SQL condition for the list filter ``fixed_ips``. *values*: ip_address=…, ip_address_substr=… and
-    subnet_id=…, which must all match."""
+    """Return the SQL condition for the list filter ``fixed_ips``. *values*: texts of the form ip_address=…,
+    ip_address_substr=… or subnet_id=…; each of the given names must match."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
     values_by_name: dict[str, list[str]] = {}
@@ -388,8 +395,8 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _are_few(filters: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether the *filters* of a list match only few ports of all projects, which the database finds by an
-    index."""
+    """Return whether the *filters* of a list request select so few ports that the database must look them up by these
+    filters first, and by project afterwards."""
     return not _OF_FEW.isdisjoint(filters) or any(
         value.startswith("ip_address=") for value in filters.get("fixed_ips", ()))
 
@@ -414,8 +421,9 @@ PORT = NetworkResource(
 
 
 def port_resource(usual_domain: str, *, engine_knows_smartnics: bool) -> NetworkResource:
-    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one.
-    *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
+    """Return the definition of the resource type "port" (its table, checks, fields and filters). *usual_domain*: the
+    DNS domain of networks without their own. *engine_knows_smartnics*: whether the network engine (OVN) supports
+    SmartNICs."""
     return replace(PORT, documents=partial(port_documents, usual_domain),
                    create=partial(create_port_row, engine_knows_smartnics=engine_knows_smartnics),
                    update=partial(prepare_port_update, engine_knows_smartnics=engine_knows_smartnics))

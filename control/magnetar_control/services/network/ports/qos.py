@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_
 
 
 def qos_policy_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the QoS policies *rows* with their rules."""
+    """Convert QoS policy *rows* to documents for callers, with the policies' rules."""
     rules_by_policy = rules_of_policies(connection, [row["id"] for row in rows])
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "rules": rules_by_policy.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]}
@@ -45,7 +45,7 @@ def qos_policy_documents(connection: Connection, rows: Sequence[RowMapping]) -> 
 
 
 def rules_of_policies(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Return the rules of each policy, by the policy's id."""
+    """Return the rules of the QoS policies *ids*: {policy id: rows of its rules}."""
     rules_by_policy: dict[str, list[RowMapping]] = {}
     for rule in connection.execute(select(qos_rules).where(qos_rules.c.policy_id.in_(ids)).order_by(
             qos_rules.c.created_at, qos_rules.c.id)).mappings() if ids else ():
@@ -84,14 +84,15 @@ def _check_default(connection: Connection, project: str, values: Document) -> No
 
 
 def default_qos_policy(connection: Connection, project: str) -> str | None:
-    """Return the id of the QoS policy that a project's new networks get; ``None`` if there is none."""
+    """Return the id of the project's default QoS policy, which its new networks get; ``None`` if it has none. Locks the
+    policy."""
     return connection.execute(select(qos_policies.c.id).where(
         qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
 
 
 def prepare_qos_policy_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the RBAC policies that share a QoS policy. Raises ``Conflict`` while a network or port has the QoS
-    policy."""
+    """Delete the RBAC policies of the QoS policy *row*, which will be deleted. Raises ``Conflict`` while a network or
+    port uses the QoS policy."""
     find_resource_row(connection, context, POLICY, row["id"], lock=True)
     for user_kind, table in (("Network", networks), ("Port", ports)):
         user = connection.execute(select(table.c.id).where(table.c.qos_policy_id == row["id"]).limit(1)).scalar()
@@ -103,9 +104,9 @@ def prepare_qos_policy_delete(connection: Connection, context: Context, row: Row
 
 def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
                      current_policy: str | None = None) -> None:
-    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *current_policy*: the id
-    of the present policy of this network or port. A present policy that the caller cannot see may not be removed: it is
-    the operator's limit. Locks the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
+    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*, and lock this policy.
+    *current_policy*: the id of its present policy. Raises ``Forbidden`` if the caller cannot see the present policy,
+    because only the operator may remove it; ``InvalidField``, ``NotFound``."""
     if "qos_policy_id" not in values or values["qos_policy_id"] == current_policy:
         return
     if current_policy is not None and connection.execute(select(qos_policies.c.id).where(
@@ -124,7 +125,8 @@ def check_qos_policy(connection: Connection, context: Context, network: RowMappi
 
 
 def ports_with(connection: Connection, policy_id: str) -> list[str]:
-    """Return ``port/ID`` for each port that has the QoS policy, of its own or from its network."""
+    """Return the keys (``port/ID``) of the ports for which the QoS policy applies, because the port or its network has
+    it."""
     by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
     query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
         ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)
@@ -147,8 +149,8 @@ def _create_rule(kind: str, connection: Connection, context: Context, values: Do
 
 
 def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raise ``Conflict`` for a *rule* that contradicts another rule of the policy, or would change the bandwidth that
-    servers have claimed."""
+    """Raise ``Conflict`` if the new or changed *rule* contradicts another rule of the policy, cannot apply to a virtual
+    function that has the policy, or changes the minimum bandwidth of ports that servers have."""
     reservations.check_bandwidth_rule(connection, policy_id, rule)
     virtual_functions.check_host_device_rule(connection, policy_id, rule)
     if rule["kind"] == reservations.KIND:
@@ -156,8 +158,7 @@ def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
 
 
 def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, Any]) -> None:
-    """Raise ``Conflict`` when the policy has another rule of the kind and the direction in *values*, the values of a
-    rule."""
+    """Raise ``Conflict`` when the QoS policy already has a rule with the kind and direction in *values*."""
     rule = qos_rules.c
     existing_id = connection.execute(select(rule.id).where(
         rule.policy_id == policy_id, rule.kind == values["kind"], rule.direction == values["direction"],
@@ -198,7 +199,8 @@ class PolicyStore(NetworkStore):
     """The store of QoS policies. ``put`` can set a policy together with its rules."""
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Make *parts* the rules of the policy *row*: {kind, direction, …}, one for each kind and direction."""
+        """Replace the rules of the policy *row* by *parts*: {kind, direction, …}, at most one for each kind and
+        direction."""
         find_resource_row(connection, context, POLICY, row["id"], lock=True)
         current_rules = rules_of_policies(connection, [row["id"]]).get(row["id"], [])
         have: dict[tuple[str, str], RowMapping] = {(rule["kind"], rule["direction"]): rule for rule in current_rules}

@@ -75,8 +75,8 @@ def _seen_by(project: Any) -> ColumnElement[bool]:
 
 
 def networks_visible_to(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for the networks that *context* may see: those that it may use for servers, and external
-    ones for routers."""
+    """Return the SQL condition for the networks that *context* may see: networks that its servers may use, and external
+    networks, which its routers may use."""
     return true() if context.is_admin else _seen_by(context.project_id or "")
 
 
@@ -85,8 +85,9 @@ _NAMED_SEEN = _NAMED.where(_seen_by(_PROJECT))
 
 def parse_requested_networks(connection: Connection, context: Context, requested: Any,
                              external: bool) -> list[PortRequest]:
-    """Check *requested*, and return its normal form. *requested*: "none", "auto", nothing (the default network), or
-    [{uuid, port, fixed_ip, tag}]. *external*: allow external networks that are not shared."""
+    """Check the attribute ``networks`` of a request for a server, and return one ``PortRequest`` for each NIC.
+    *requested*: "none", "auto", empty (the project's default network), or [{uuid, port, fixed_ip, tag}]. *external*:
+    allow external networks that are not shared."""
     if requested == "none":
         return []
     if requested == "auto" or not requested:
@@ -119,11 +120,12 @@ def _plain(request: Mapping[str, Any]) -> Document:
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
-    """Return the only network that the project owns or that is shared with all projects, and a request for it.
+    """Choose the network of a server whose request names none: the only network that the project owns or that is shared
+    with all projects. Return ({uuid: this network}, [request for it]).
 
-    If there is none, the server gets no NIC, as in Nova. With *automatic* ("auto" was requested) the server must get a
-    NIC: then no network raises ``InvalidRequest``. Raises ``Conflict`` if there are several, or if there is none but
-    other projects share networks with this project: the request must name one of these.
+    If there is none, return no network and no request, so that the server gets no NIC, as in Nova. *automatic* ("auto"
+    was requested): raise ``InvalidRequest`` in this case. Raise ``Conflict`` if there are several, or if the project
+    can only use networks that other projects share with it: then the request must name one.
     """
     network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(network_rows) > 1:
@@ -145,9 +147,9 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(nic: Document, network: Row[Any]) -> PortRequest:
-    """Return *nic*, a requested NIC on *network*, with further keys that apply: ``by_engine``, if the engine plugs the
-    NIC in on the host, which not every host supports; ``network_affinity``, if the server should be close to the
-    network (see ``reservations.network_affinity``)."""
+    """Return the ``PortRequest`` for *nic*, a checked request for a NIC on *network*. It adds ``by_engine`` if OVN
+    plugs the NIC in on the host (not every host supports this), and ``network_affinity`` (see
+    ``reservations.network_affinity``)."""
     near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
     plugged = network.by_engine and virtual_functions.is_plugged_in(nic)
     return cast("PortRequest", {**nic, **({"by_engine": True} if plugged else {}),
@@ -155,8 +157,9 @@ def _marked(nic: Document, network: Row[Any]) -> PortRequest:
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requests *plain* for existing ports, and add to each its port's network and what the port needs from
-    the host. Return the ports' networks, by uuid. Raises ``InvalidRequest``, and ``Conflict`` for a port in use."""
+    """Check the requests *plain* for existing ports. Add to each the port's network and the resources that the port
+    needs on the host. Return {uuid: network} of the ports. Raises ``InvalidRequest``, and ``Conflict`` for a port in
+    use."""
     if not plain:
         return {}
     ids = [nic["port_id"] for nic in plain]
@@ -186,7 +189,8 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
 
 
 def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the networks and addresses in the requests *plain*. Returns the networks, by uuid."""
+    """Check the networks and fixed addresses in the requests *plain* for new ports. Return {uuid: network}. Raises
+    ``InvalidRequest``, ``Forbidden``."""
     ids = {nic["network_id"] for nic in plain}
     if not ids:
         return {}
@@ -211,7 +215,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Return the subnets of each network, oldest first, by the network's id."""
+    """Return the subnets of the networks *ids*: {network id: its subnets, oldest first}."""
     choices: dict[str, list[RowMapping]] = {id: [] for id in ids}
     for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices[row["network_id"]].append(row)
@@ -219,8 +223,8 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
 
 
 def _check_made(connection: Connection, network_rows: Sequence[Row[Any]]) -> None:
-    """Raise ``InvalidRequest`` if servers cannot get new ports on one of *network_rows*: the network has no subnet, or
-    its QoS policy has a minimum bandwidth."""
+    """Raise ``InvalidRequest`` if a server cannot get a new port on one of *network_rows*: the network has no subnet,
+    or its QoS policy has a minimum bandwidth (then users must create the port first)."""
     promising = reservations.minima_of_policies(connection, {row.qos_policy_id for row in network_rows
                                                              if row.qos_policy_id})
     for network in network_rows:

@@ -36,22 +36,22 @@ _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_k
 
 
 def bandwidth_network(type: str, physical: str | None) -> str:
-    """Return the name by which hosts count the bandwidth of a network of this *type*: its *physical* network, or
-    ``TUNNELS`` for a network in tunnels between hosts."""
+    """Return the name under which hosts report the bandwidth for a network of this *type*: its physical network
+    *physical*, or ``TUNNELS`` for a network that is tunnelled between hosts."""
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 
 def network_affinity(row: Any) -> str:
-    """Return the name of a NIC's network, as ``bandwidth_network`` does. The server should be on NUMA cells of its host
-    that are close to the network of this name. Empty for a network that exists only within one host. *row*: the
-    network."""
+    """Return the name under which hosts report the NUMA affinity of the network *row* (see ``bandwidth_network``), so
+    that a server with a NIC on it gets NUMA cells close to this network. Empty for a network that exists only within
+    one host."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
 
 def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bool = False) -> dict[str,
                                                                                                     dict[str, int]]:
     """Return the minimum bandwidths of QoS policies: {policy: {direction: kbit/s}}, without policies that have none.
-    *lock*: the rules cannot change until the transaction ends."""
+    *lock*: lock the policies, so that their rules cannot change until the transaction ends."""
     if lock and ids:
         connection.execute(select(qos_policies.c.id).where(qos_policies.c.id.in_(ids)).order_by(
             qos_policies.c.id).with_for_update(read=True))
@@ -62,30 +62,32 @@ def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bo
 
 
 def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | None) -> dict[str, int]:
-    """Return {resource of the host (``bandwidth.bandwidth_resource``): kbit/s} for a port with the minimum bandwidths
-    *minima* (kbit/s by direction). *type*, *physical*: of its network, as in ``bandwidth_network``."""
+    """Return the bandwidth that a port requests from its host: {name of the host's resource
+    (``bandwidth.bandwidth_resource``): kbit/s}. *minima*: the port's minimum bandwidths, {direction: kbit/s}. *type*,
+    *physical*: of its network, as in ``bandwidth_network``."""
     return {bandwidth.bandwidth_resource(way, bandwidth_network(type, physical)): n for way,
             n in sorted(minima.items())}
 
 
 def bandwidth_of_ports(connection: Connection, rows: Sequence[Mapping[Any, Any]], *,
                        lock: bool = False) -> dict[str, dict[str, int]]:
-    """Return {port id: ``requested_bandwidth`` of the port}, without ports that need none. *rows*: ports with ``id``,
-    ``policy``, and ``type`` and ``bridge`` of the network. *lock*: QoS rules cannot change until the transaction ends.
-    """
+    """Return the bandwidth that ports request from their hosts: {port id: result of ``requested_bandwidth``}, without
+    ports that need none. *rows*: the ports, with ``id``, ``policy`` (id of the QoS policy), and their networks'
+    ``type`` and ``bridge``. *lock*: the QoS rules cannot change until the transaction ends."""
     minima = minima_of_policies(connection, {row["policy"] for row in rows if row["policy"]}, lock=lock)
     return {row["id"]: requested_bandwidth(minima[row["policy"]], row["type"], row["bridge"])
             for row in rows if row["policy"] in minima}
 
 
 def request_id(port_id: str) -> str:
-    """Return the uuid of the only request group of a port, derived from the port's uuid."""
+    """Return the uuid of the group in a port's ``resource_request``; it is derived from the port's uuid."""
     return str(uuid.uuid5(uuid.UUID(port_id), "minimum bandwidth"))
 
 
 def port_resource_requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, dict[str, Any]]:
-    """Return ``resource_request`` of each port (API reference, extension port-resource-request-groups), and the
-    ``allocation`` of its group if a server has the port on a host. Ports that need no bandwidth are left out."""
+    """Return {port id: {"request": value of the API field ``resource_request``, "allocation": {group: resource
+    provider} or ``None``}} for *rows*. The allocation exists if a server has the port on a host. Ports that need no
+    bandwidth are omitted."""
     if not rows:
         return {}
     query = _PORTS.where(
@@ -114,8 +116,8 @@ def port_resource_requests(connection: Connection, rows: Sequence[RowMapping]) -
 
 
 def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raise ``Conflict`` when a new or changed *rule* (with ``kind`` and ``direction``) would make the policy's minimum
-    bandwidth greater than its limit."""
+    """Raise ``Conflict`` if a new or changed *rule* (with ``kind`` and ``direction``) makes the minimum bandwidth of
+    the QoS policy greater than its bandwidth limit."""
     limit_column, other_column = ("min_kbps", "max_kbps") if rule["kind"] == KIND else ("max_kbps", "min_kbps")
     if rule.get(limit_column) is None:
         return
@@ -133,15 +135,16 @@ def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document)
 
 
 def check_promises(connection: Connection, policy_id: str) -> None:
-    """Raise ``Conflict`` while servers have ports with the policy: the bandwidth that they have claimed on hosts must
-    not change. The caller has locked the policy."""
+    """Raise ``Conflict`` while servers have ports with this QoS policy, because the minimum bandwidth that they have
+    claimed on hosts must not change. The caller has locked the policy."""
     _check_unused(connection, POLICY.is_not_distinct_from(policy_id), f"What QoS policy {policy_id} promises")
 
 
 def check_policy(connection: Connection, which: ColumnElement[bool], current_policy: str | None,
                  new: str | None) -> None:
-    """Raise ``Conflict`` when servers have some of the ports that *which* selects, and the QoS policies
-    *current_policy* and *new* differ in their minimum bandwidth. The caller has locked the port or network."""
+    """Raise ``Conflict`` when ports that servers have would get another minimum bandwidth, because their QoS policy
+    changes from *current_policy* to *new*. *which*: the SQL condition for the ports to check. The caller has locked the
+    port or network."""
     minima = minima_of_policies(connection, {policy_id for policy_id in (current_policy, new) if policy_id})
     if minima.get(current_policy or "") != minima.get(new or ""):
         _check_unused(connection, which, "The minimum bandwidth of a port")

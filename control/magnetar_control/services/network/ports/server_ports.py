@@ -27,7 +27,8 @@ _LET_GO = update(ports).where(_RELEASED).values(
 
 
 def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str]) -> None:
-    """Reserve ports for a server that will be built, all or none. A repeated call changes nothing.
+    """Reserve the ports *port_ids* for a server that is not built yet: all of them, or none if an error is raised. A
+    repeated call changes nothing.
 
     Raise ``NotFound`` for a port that does not exist, ``Conflict`` for a port that another server has.
     """
@@ -44,8 +45,8 @@ def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str
 
 
 def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
-    """Free the ports of a server, or only *port_id*. Delete the ports that were created with the server; with *delete*
-    also the others. *log*: records the changes for the engine."""
+    """Detach all ports of a server, or only the port *port_id*. Delete those that were created with the server; if
+    *delete* is true, delete the others too. *log*: records the changes for the network engine (OVN)."""
     which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)

@@ -43,7 +43,8 @@ _TRUNKED = select(
 
 
 def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the trunks *rows* with their subports, and the status of the parent port as ``status``."""
+    """Convert trunk *rows* to documents for callers, with the subports, and the status of the parent port as
+    ``status``."""
     subports_by_trunk = _subports_of(connection, [row["id"] for row in rows])
     states = {row.id: row.status for row in connection.execute(select(*ports.c["id", "status"]).where(
         ports.c.id.in_([row["port_id"] for row in rows])))}
@@ -52,7 +53,7 @@ def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[
 
 
 def _subports_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Return the subports of each trunk, sorted by VLAN tag, by the trunk's id."""
+    """Return the subports of the trunks *ids*: {trunk id: its subports, sorted by VLAN tag}."""
     subports_by_trunk: dict[str, list[Document]] = {}
     for row in connection.execute(select(subports).where(subports.c.trunk_id.in_(ids)).order_by(
             subports.c.trunk_id, subports.c.segmentation_id)):
@@ -67,8 +68,8 @@ def _inside(connection: Connection, id: str) -> list[Document]:
 
 
 def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
-    """Return {port id: fields that trunks add to the port}: ``trunk_details`` (Neutron's) of a parent port; of a
-    subport the parent's ``status`` and ``host``; none of other ports."""
+    """Return {port id: additional fields}. A trunk's parent port gets Neutron's ``trunk_details``, a subport gets
+    ``status`` and ``host`` of its parent, and other ports get no fields."""
     facts_by_port: dict[str, Document] = {row["id"]: {} for row in rows}
     for row in connection.execute(_TRUNKED, {"ids": list(facts_by_port)}):
         details = facts_by_port[row.parent].setdefault("trunk_details", {"trunk_id": row.id, "sub_ports": []})
@@ -85,8 +86,8 @@ def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> 
 
 
 def binding_filter(name: str) -> Callable[[Sequence[str]], ColumnElement[bool]]:
-    """Return the list filter of ports by the field *name* (status or host). A subport has the value of its parent
-    port."""
+    """Return the function for the list filter *name* (status or host) of ports: from the requested values to an SQL
+    condition. For a subport, the condition tests its parent port."""
     def condition(values: Sequence[str]) -> ColumnElement[bool]:
         parent = exists().where(
             subports.c.port_id == ports.c.id, trunks.c.id == subports.c.trunk_id, _parents.c.id == trunks.c.port_id,
@@ -101,7 +102,7 @@ def _with_status(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def check_no_subport(connection: Connection, port_id: str) -> None:
-    """Raise ``Conflict`` for a subport."""
+    """Raise ``Conflict`` if the port is a subport of a trunk."""
     trunk = connection.execute(select(subports.c.trunk_id).where(subports.c.port_id == port_id)).scalar()
     if trunk is not None:
         raise Conflict(f"Port {port_id} is currently a subport for trunk {trunk}. Remove it there first: openstack "
@@ -109,7 +110,7 @@ def check_no_subport(connection: Connection, port_id: str) -> None:
 
 
 def check_in_none(connection: Connection, port_id: str) -> None:
-    """Raise ``Conflict`` for a port that is the parent or a subport of a trunk."""
+    """Raise ``Conflict`` if the port is the parent port or a subport of a trunk."""
     check_no_subport(connection, port_id)
     trunk = connection.execute(select(trunks.c.id).where(trunks.c.port_id == port_id)).scalar()
     if trunk is not None:
@@ -118,8 +119,8 @@ def check_in_none(connection: Connection, port_id: str) -> None:
 
 
 def create_trunk_row(connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a trunk with its subports. If the parent port was created with a server, it is no
-    longer deleted with the server, because the trunk needs it."""
+    """Check *values* and insert a trunk with its subports. If the parent port was created with a server, change it so
+    that it is not deleted with the server, because the trunk needs it."""
     new_subports = values["sub_ports"]
     _check_once(new_subports)
     locked_ports = _locked(connection, context, {values["port_id"], *(subport["port_id"] for subport in new_subports)})
@@ -134,9 +135,9 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Return the caller's ports *ids*, by id, each with data of its network. ``trunk``: the trunk of which the port is
-    the parent. ``inside``: the trunk of which the port is a subport. Locks the ports, and the MTU of their networks,
-    until the transaction ends. Raises ``NotFound``."""
+    """Lock and return the caller's ports *ids*: {id: row}. Each row has data of the port's network, ``trunk`` (the
+    trunk whose parent is the port), and ``inside`` (the trunk whose subport it is). The networks' MTU is locked too.
+    Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -166,8 +167,8 @@ def _check_engine(port: RowMapping) -> None:
 
 def _insert_subports(connection: Connection, locked_ports: Mapping[str, RowMapping], trunk: Mapping[Any, Any],
                      new_subports: Sequence[Document]) -> None:
-    """Make the ports of *new_subports*, which are among *locked_ports*, subports of the trunk. Raises an error for a
-    port that cannot be one."""
+    """Check *new_subports* ({port_id, segmentation_id}) and add them to *trunk*. *locked_ports*: the rows of their
+    ports and of the parent port, from ``_locked``. Raises ``Conflict`` for a port that cannot be a subport."""
     tags = set(connection.execute(select(subports.c.segmentation_id).where(
         subports.c.trunk_id == trunk["id"])).scalars())
     for subport in new_subports:
@@ -214,7 +215,7 @@ def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
 
 
 def at_servers(connection: Connection, network_id: str) -> bool:
-    """Return whether servers have ports on a network, as NICs or as subports."""
+    """Return whether servers use ports on the network *network_id*, as NICs or as subports."""
     parent = ports.alias()
     carried = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).join(
         parent, parent.c.id == trunks.c.port_id).where(parent.c.device_owner == OWNER)
@@ -233,7 +234,8 @@ def _owned_by(connection: Connection, ids: Sequence[str], owner: str) -> None:
 
 
 def _check_enabled(row: RowMapping) -> None:
-    """Raise ``Conflict`` when the trunk is disabled: then its subports cannot change, although packets still pass."""
+    """Raise ``Conflict`` if the trunk is disabled (``admin_state_up`` is false), because then its subports cannot
+    change. Its packets still pass."""
     if not row["admin_state_up"]:
         raise Conflict(f"Trunk {row['id']} is currently disabled. Enable it first: openstack network trunk set "
                        f"--enable {row['id']}.", type="TrunkDisabled")
@@ -244,8 +246,8 @@ def prepare_trunk_update(connection: Connection, context: Context, row: RowMappi
 
 
 def prepare_trunk_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Make the subports of a trunk ordinary ports, before it is deleted. Raises ``Conflict`` while a server has its
-    parent port."""
+    """Convert the subports of the trunk *row*, which will be deleted, back to ordinary ports. Raises ``Conflict`` while
+    a server has the parent port."""
     row = find_resource_row(connection, context, TRUNK, row["id"], lock=True)
     _check_enabled(row)
     server = connection.execute(select(ports.c.device_id).where(ports.c.id == row["port_id"], TAKEN)).scalar()
@@ -257,8 +259,9 @@ def prepare_trunk_delete(connection: Connection, context: Context, row: RowMappi
 
 
 def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``port/ID`` of the subports of a created or deleted trunk (*changed* is ``None``); otherwise (*changed*:
-    new values) an empty list."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the trunk *row* affects: ``port/ID``
+    of its subports if the trunk was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
+    values)."""
     if changed is not None:
         return []
     return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))
@@ -272,17 +275,18 @@ TRUNK = NetworkResource(
 
 
 class TrunkStore(NetworkStore):
-    """The store of trunks, whose subports can be added and removed."""
+    """The operations on trunks, with methods that add and remove subports."""
 
     def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping,
                          parts: Sequence[Document]) -> None:
-        """Make *parts* the subports of the trunk *row*, if it is enabled. ``put`` calls this before it changes the
-        trunk's values, because the subports of a disabled trunk cannot change."""
+        """Replace the subports of the trunk *row* by *parts*, if the trunk is enabled. ``put`` calls this before it
+        changes the trunk's values, since these may disable the trunk, and then its subports cannot change."""
         if row["admin_state_up"]:
             self.set_parts(connection, context, row, parts)
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Make *parts* the subports of the trunk *row*. To change the tag of a subport, remove it and add it again."""
+        """Replace the subports of the trunk *row* by *parts* ({port_id, segmentation_id}). A subport with another VLAN
+        tag is removed and added again."""
         row = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         _check_once(parts)
         have, want = _tags(_inside(connection, row["id"])), _tags(parts)
@@ -308,7 +312,8 @@ class TrunkStore(NetworkStore):
         self.log.note(connection, *changes.port_unit_keys(ids))
 
     def move(self, context: Context, id: str, changed_subports: Sequence[Document], *, put: bool) -> Document:
-        """Add *changed_subports* to the trunk (*put*) or remove them, all or none, and return the trunk."""
+        """Add the subports *changed_subports* to the trunk *id* if *put* is true, otherwise remove them; all of them or
+        none. Return the trunk."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
 
         def act(connection: Connection) -> Document:
@@ -329,5 +334,5 @@ class TrunkStore(NetworkStore):
 
 
 def _tags(rows: Sequence[Document]) -> dict[str, int]:
-    """Return {port id: VLAN tag} of the subports *rows*."""
+    """Return the VLAN tags of the subports *rows*: {port id: VLAN tag}."""
     return {subport["port_id"]: subport["segmentation_id"] for subport in rows}

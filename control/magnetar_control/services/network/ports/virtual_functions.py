@@ -36,33 +36,34 @@ _REFUSED = (
 
 
 def is_host_device(row: Mapping[Any, Any]) -> bool:
-    """Return whether a port is a device of a host, so that OVN does not see its packets."""
+    """Return whether a port is a PCI device of its host that bypasses OVN, such as a virtual function."""
     return row["vnic_type"] in PAST_OVN
 
 
 def is_plugged_in(wish: Mapping[str, Any]) -> bool:
-    """Return whether a requested NIC would be plugged into the Open vSwitch of its server's host, on a network of OVN.
-    *wish*: the requested NIC; it has a ``vnic_type`` unless that is normal."""
+    """Return whether a NIC on an OVN network is plugged into Open vSwitch on its server's host, and is no PCI device.
+    *wish*: the requested NIC; a missing ``vnic_type`` means normal."""
     return wish.get("vnic_type") not in (*PAST_OVN, REMOTE)
 
 
 def smartnic_device(row: Mapping[Any, Any]) -> Document:
-    """Return the data about a SmartNIC's virtual function that the host reported (``device``); OVN needs them to plug
-    in the port. Empty for other ports, and before the report."""
+    """Return the data of a SmartNIC's virtual function that OVN needs to plug in the port (the column ``device``,
+    reported by the host). Empty for other ports, and before the host has reported it."""
     device: Document = row["device"]
     return device if row["vnic_type"] == REMOTE else {}
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
-    """Return Nova's ``vif_type`` of a port: how the port is plugged in."""
+    """Return the ``vif_type`` of a port, as Nova shows it: ovs, bridge, hw_veb or hostdev_physical."""
     if row["vnic_type"] in BY_OVN:
         return "ovs"
     return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_host_device(row) else "bridge"
 
 
 def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
-    """Return {``network_devices_name``: 1} for the device that a port needs from its server's host; empty if it needs
-    none. *row*: with ``vnic_type`` and ``profile``, and ``type`` and ``bridge`` of its network."""
+    """Return the PCI device that a port needs from its server's host: {name of the resource (``network_devices_name``):
+    1}; empty if it needs none. *row*: the port's ``vnic_type`` and ``profile``, and its network's ``type`` and
+    ``bridge``."""
     if row["vnic_type"] in BY_OVN:
         return {network_devices_name(bandwidth_network(row["type"], row["bridge"]), row["vnic_type"]): 1}
     return {network_devices_name(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_host_device(row) else {}
@@ -74,14 +75,16 @@ def is_trusted(row: Mapping[Any, Any]) -> bool:
 
 
 def _truth(value: Any) -> bool | None:
-    """Return *value* as a boolean, as Nova reads it (``bool_from_string``); ``None`` for anything else."""
+    """Return the boolean that *value* means in Nova (``bool_from_string``): 1, yes, on and true; 0, no, off, false and
+    none. Return ``None`` for any other value."""
     return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False,
             "none": False}.get(str(value).strip().lower())
 
 
 def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
-    """Return {port id: rates} for those ports of *rows* that are virtual functions with a QoS policy (``policy``).
-    Rates are in whole Mbit/s, because cards support no fractions; a minimum is never above the maximum."""
+    """Return the rates of those ports in *rows* that are virtual functions with a QoS policy (``policy``): {port id:
+    {max_tx_rate, min_tx_rate: Mbit/s}}. Rates are whole numbers, because cards support no fractions, and the minimum
+    never exceeds the maximum."""
     policies = {row["policy"] for row in rows if row["policy"] and is_host_device(row)}
     rates_by_policy: dict[str, dict[str, int]] = {}
     for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(
@@ -97,8 +100,9 @@ def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) ->
 
 
 def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the NIC of a host device in the agent's form. *row*: with ``id``, ``vnic_type`` and ``profile``, and
-    ``type``, ``bridge`` and ``segment`` of its network. *rate*: from ``function_rates``."""
+    """Return the specification of a NIC that is a PCI device of the host, in the form that agents need. *row*: the
+    port's ``id``, ``vnic_type`` and ``profile``, and its network's ``type``, ``bridge`` and ``segment``. *rate*: the
+    port's value from ``function_rates``."""
     if row["vnic_type"] in BY_OVN:
         return {"port": row["id"], "vnic_type": row["vnic_type"],
                 "physical_network": bandwidth_network(row["type"], row["bridge"])}
@@ -109,15 +113,15 @@ def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingPro
 
 
 def set_default_port_security(values: Document) -> None:
-    """Set port security to false in the *values* of a new port that is a device of a host, unless the request has a
-    value."""
+    """Set ``port_security_enabled`` to false in *values*, the values of a new port, if the port is a PCI device of a
+    host and the request does not set it."""
     if is_host_device(values):
         values.setdefault("port_security_enabled", False)
 
 
 def check_trust(port: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, requests trust, and its ``vnic_type``
-    does not support trust."""
+    """Raise ``InvalidField`` if *port* (all its values) requests a trusted virtual function in ``profile``, but its
+    ``vnic_type`` does not support trust."""
     profile: Document = port["profile"]
     if TRUST not in profile:
         return
@@ -130,9 +134,10 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 
 
 def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
-    """Check a change of the rules of a QoS policy that virtual functions have; the caller has locked the policy. Raises
-    ``Conflict`` if a server has one of these virtual functions, because cards keep the rules that they got when the
-    port was plugged in; or if the new *rule* cannot act on virtual functions. *rule*: ``None`` if a rule is removed."""
+    """Check a change of a QoS policy's rules for the virtual functions that have the policy. *rule*: the new rule;
+    ``None`` if a rule is removed. Raises ``Conflict`` if cards do not support the new rule, or a server has one of the
+    virtual functions: its card keeps the rules from the time when the port was attached. The caller has locked the
+    policy."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()
@@ -148,7 +153,8 @@ def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping
 
 
 def _unfit(rule: Mapping[Any, Any]) -> str:
-    """Return why a rule cannot act on a virtual function; empty if it can."""
+    """Return the reason why cards do not support a QoS rule for virtual functions; an empty string if they support it.
+    """
     if rule["kind"] not in (LIMIT, PROMISE) or rule["direction"] != "egress":
         return (f"a rule {rule['kind']} ({rule['direction']}) acts on none, as cards limit and promise only what "
                 "guests send")
@@ -171,9 +177,9 @@ def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
 
 def check_host_device_port(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any],
                            engine_knows_smartnics: bool = True) -> None:
-    """Raise an error when *port*, with all its values, is a device of a host and requests what such a device does not
-    support: ``InvalidField``, or ``Conflict`` if its network has a QoS policy. *engine_knows_smartnics*: whether the
-    engine finds chassis of SmartNICs."""
+    """Raise an error if *port* (all its values) is a PCI device of a host, and requests features that such devices do
+    not support: ``InvalidField``, or ``Conflict`` if its network has a QoS policy. *engine_knows_smartnics*: whether
+    the network engine (OVN) supports SmartNICs."""
     if port["vnic_type"] in BY_OVN and not network["by_engine"]:
         raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
                                                 "OVN that has cards forward the packets of such devices",
@@ -202,8 +208,8 @@ def check_host_device_port(connection: Connection, network: Mapping[Any, Any], p
 
 
 def check_reached(port: Mapping[Any, Any]) -> None:
-    """Raise ``Conflict`` if *port* is a device of a host: a floating IP, trunk or router interface needs a port of
-    OVN."""
+    """Raise ``Conflict`` if *port* is a PCI device of a host, because such a port bypasses OVN and so cannot have a
+    floating IP, be in a trunk, or be a router's interface."""
     if is_host_device(port):
         raise Conflict(f"Port {port['id']} is a device of a host (binding:vnic_type {port['vnic_type']}), which OVN "
                        "does not see: it can have no floating IP or port forwarding, and be in no trunk and no "
@@ -211,7 +217,7 @@ def check_reached(port: Mapping[Any, Any]) -> None:
 
 
 def check_no_host_devices(connection: Connection, id: str) -> None:
-    """Raise ``Conflict`` when a network that would get a QoS policy has ports that are devices of hosts."""
+    """Raise ``Conflict`` if the network *id*, which will get a QoS policy, has ports that are PCI devices of hosts."""
     port_id = connection.execute(select(ports.c.id).where(
         ports.c.network_id == id, ports.c.vnic_type.in_(PAST_OVN)).limit(1)).scalar()
     if port_id is not None:

@@ -32,7 +32,7 @@ from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 
 
 def floating_ip_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the floating IPs *rows* with their port forwardings."""
+    """Convert floating IP *rows* to documents for callers, with their port forwardings."""
     forwardings_by_ip: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
     for forwarding in forwardings_of(connection, list(forwardings_by_ip)):
         forwardings_by_ip[forwarding["floatingip_id"]].append(forwarding)
@@ -47,8 +47,8 @@ def forwardings_of(connection: Connection, ids: Sequence[str]) -> Sequence[RowMa
 
 
 def create_floating_ip_row(connection: Connection, context: Context, values: Document) -> None:
-    """Insert a floating IP, and the cloud's own port that has its address. Associate it with a port if *values* name
-    one."""
+    """Insert a floating IP with *values*, and the internal port that reserves its address. If *values* contain a
+    port_id, associate the floating IP with this port. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     network = router_ports.find_external_network(connection, context, values["network_id"])
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
     if address and not context.is_admin:
@@ -68,7 +68,8 @@ def create_floating_ip_row(connection: Connection, context: Context, values: Doc
 
 
 def prepare_floating_ip_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Complete *values* to associate the floating IP *row* with another port, or with none."""
+    """Check the new *values* of the floating IP *row*. If they associate it with another port, or with none, add the
+    columns of the new target. Raises ``Conflict`` if it has port forwardings."""
     # no port forwarding is added meanwhile
     row = find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
     values.pop("router_id", None)  # follows from the port
@@ -83,9 +84,9 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target. *row*, *wish*: as in ``leads_to``. Raises ``InvalidRequest``, as
-    Neutron does, if port forwardings lead to the same port and fixed address: answers to forwarded packets would leave
-    with the associated floating IP as their source address."""
+    """Return the target of a floating IP, as ``leads_to`` does with the same arguments. Raises ``InvalidRequest``, as
+    Neutron does, if a port forwarding of another floating IP leads to the same port and fixed address: replies to
+    forwarded packets would get the associated floating IP as their source address."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
             forwardings.c.internal_port_id == target["port_id"],
@@ -97,8 +98,9 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target: the port, its fixed address, and the router between them; all
-    ``None`` to disassociate it. *row*: the floating IP. *wish*: the requested port_id and fixed_ip_address."""
+    """Return the columns of the target of a floating IP: {port_id, fixed_ip_address, router_id (the router between
+    them)}. All are ``None`` if the floating IP becomes disassociated. *row*: the floating IP. *wish*: the requested
+    port_id and fixed_ip_address. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
@@ -124,8 +126,9 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
-    """Return the port's IPv4 address *requested_address* (``None``: its only one), and the id of its subnet. Raises
-    ``InvalidRequest``."""
+    """Return (address, id of its subnet) of the fixed IPv4 address to which a floating IP will lead.
+    *requested_address*: the address of the port to use; ``None``: the port's only one. Raises ``InvalidRequest`` if the
+    port does not have it, or has several."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
     fitting = [address_row for address_row in have if requested_address in (None, address_row.ip_address)
@@ -156,15 +159,16 @@ def _router(connection: Connection, network_id: str, subnet_id: str, port_id: st
 
 
 def prepare_floating_ip_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the floating IP with its port and its port forwardings."""
+    """Delete the internal port and the port forwardings of the floating IP *row*, which will be deleted."""
     connection.execute(deleting(forwardings).where(forwardings.c.floatingip_id == row["id"]))
     connection.execute(deleting(floating_ips).where(floating_ips.c.id == row["id"]))
     router_ports.delete_cloud_port(connection, row["own_port_id"])
 
 
 def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Disassociate the floating IPs of the ports *port_ids*, and delete the port forwardings to these ports. The ports
-    keep the fixed addresses *stay*: nothing changes for these. Return ``router/ID`` for each changed router."""
+    """Disassociate the floating IPs of the ports *port_ids*, and delete the port forwardings to these ports. *stay*:
+    fixed addresses that the ports keep; their floating IPs and forwardings do not change. Return ``router/ID`` for each
+    changed router."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
     router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if router_ids:
@@ -182,16 +186,16 @@ def release_floating_ips(connection: Connection, port_ids: Collection[str], stay
 
 
 def changed_floating_ip_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``router/ID`` of the router between the floating IP and its port before the change, and of the router
-    afterwards; an empty list if there is neither. *changed*: the new values; ``None`` for a created or deleted floating
-    IP."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the floating IP *row* affects:
+    ``router/ID`` of the router that led to its port before the change, and of the router that leads to its new port.
+    *changed*: the new values; ``None`` for a created or deleted floating IP."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
 
 
 class ObservedFloatingIps(NetworkStore):
-    """The store of floating IPs. After each change it calls ``moved`` with the uuids of servers whose floating IP has
-    changed."""
+    """The operations on floating IPs, which also report changes: they call the function ``moved`` with the uuids of the
+    servers whose floating IPs have changed."""
 
     moved: Callable[[Collection[str]], None] | None = None
 
@@ -219,7 +223,8 @@ class ObservedFloatingIps(NetworkStore):
         self._tell(dry, previous_port_id)
 
     def _tell(self, dry: bool, *port_ids: str | None) -> None:
-        """Call ``moved`` with the servers of the ports *port_ids*, unless *dry*."""
+        """Call the function ``moved`` with the uuids of the servers that have the ports *port_ids*. Do nothing in a
+        *dry* run."""
         ids = {id for id in port_ids if id}
         if dry or self.moved is None or not ids:
             return

@@ -47,8 +47,8 @@ def create_port_forwarding_row(connection: Connection, context: Context, values:
 
 
 def _inside(connection: Connection, context: Context, floating: RowMapping, values: Mapping[Any, Any]) -> Document:
-    """Return {internal_ip_address} of a port forwarding with *values*, and store the router that leads to this address
-    in the row of the floating IP *floating*. Raises ``InvalidRequest`` if the floating IP's other port forwardings use
+    """Return {internal_ip_address} of a port forwarding with *values*, and set the router of its floating IP *floating*
+    to the router that leads to this address. Raises ``InvalidRequest`` if other port forwardings of the floating IP use
     another router."""
     target = leads_to(connection, context, floating, {
         "port_id": values["internal_port_id"], "fixed_ip_address": values["internal_ip_address"]})
@@ -62,8 +62,8 @@ def _inside(connection: Connection, context: Context, floating: RowMapping, valu
 
 
 def _check_alone(connection: Connection, values: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidRequest`` if another port forwarding of the floating IP has the same external port, or the same
-    target."""
+    """Raise ``InvalidRequest`` if the floating IP already has a port forwarding with the same external port or the same
+    target as *values*."""
     row = forwardings.c
     for names in (("external_port",), ("internal_port_id", "internal_ip_address", "internal_port")):
         existing_id = connection.execute(select(row.id).where(
@@ -86,7 +86,8 @@ def prepare_port_forwarding_update(connection: Connection, context: Context, row
 
 
 def _clear_unused_router(connection: Connection, id: str) -> None:
-    """Set the floating IP's router to null if it has neither port forwardings nor an associated port."""
+    """Set the router of the floating IP *id* to null if the floating IP has neither port forwardings nor an associated
+    port."""
     if connection.execute(select(forwardings.c.id).where(forwardings.c.floatingip_id == id).limit(1)).first() is None:
         connection.execute(updating(floating_ips).where(
             floating_ips.c.id == id, floating_ips.c.port_id.is_(None)).values(router_id=None))
@@ -106,18 +107,19 @@ PORT_FORWARDING = NetworkResource(
 
 
 def forwarding_key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """Return the attributes that identify a port forwarding."""
+    """Return the attributes of a port forwarding as a tuple for comparison: two forwardings of a floating IP with the
+    same tuple are equal."""
     return tuple(row[name] for name in ("protocol", "external_port", "internal_port_id", "internal_ip_address",
                                         "internal_port", "description"))
 
 
 class FloatingIpStore(ObservedFloatingIps):
-    """The store of floating IPs. ``put`` can set a floating IP together with its port forwardings."""
+    """The operations on floating IPs. ``put`` can also set the port forwardings of a floating IP."""
 
     def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping,
                          parts: Sequence[Document]) -> None:
-        """Delete the port forwardings that are not in *parts*, so that the floating IP may be associated with a
-        port."""
+        """Delete the port forwardings of the floating IP *row* that are not in *parts*. ``put`` calls this before other
+        changes, because a floating IP with port forwardings cannot be associated with a port."""
         find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
         desired_keys = {forwarding_key(forwarding) for forwarding in parts}
         removed_ids = [forwarding["id"] for forwarding in forwardings_of(connection, [row["id"]])
@@ -128,7 +130,7 @@ class FloatingIpStore(ObservedFloatingIps):
             _clear_unused_router(connection, row["id"])
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Create the port forwardings in *parts* that do not exist."""
+        """Create those port forwardings in *parts* that the floating IP *row* does not have yet."""
         have = {forwarding_key(forwarding) for forwarding in forwardings_of(connection, [row["id"]])}
         for forwarding in parts:
             if forwarding_key(forwarding) not in have:

@@ -24,10 +24,10 @@ OWN = "network:"
 
 
 def ports_of_routers(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
-    """Return the ports of routers, one row for each address, with columns of its subnet and network.
+    """Return the ports of the routers *router_ids*, one row for each address, with columns of its subnet and network.
 
-    ``address_scope_id``: the scope of the subnet's pool, if the pool belongs to the project of the scope. Other
-    projects may put pools of any prefix into a shared scope, so routers translate the addresses of such pools.
+    ``address_scope_id`` is the address scope of the subnet's pool, but only if scope and pool belong to the same
+    project. Pools of other projects in a shared scope may have any prefix, so routers translate their addresses (NAT).
     """
     return list(connection.execute(select(
         ports.c.id, ports.c.device_id, ports.c.device_owner, ports.c.mac_address, ports.c.network_id,
@@ -49,7 +49,7 @@ def prefixes_overlap(cidr: str, other_cidr: str) -> bool:
 
 
 def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
-    """Return the first subnet of each IP version in *choices*."""
+    """Return the first IPv4 subnet and the first IPv6 subnet in *choices*."""
     first_subnets: dict[int, RowMapping] = {}
     for subnet in choices:
         first_subnets.setdefault(ip_network(subnet["cidr"]).version, subnet)
@@ -57,8 +57,8 @@ def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
 
 
 def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
-    """Raise ``InvalidRequest`` when a subnet of *new* overlaps with a subnet of the router, because the router could
-    not route to both. *port_rows*: the ports of the router."""
+    """Raise ``InvalidRequest`` when one of the subnets *new* overlaps with a subnet of the router, because the router
+    could not distinguish their addresses. *port_rows*: the ports of the router."""
     for subnet in new:
         for port_row in port_rows:
             if prefixes_overlap(subnet["cidr"], port_row["cidr"]):
@@ -68,8 +68,8 @@ def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> N
 
 
 def create_cloud_port(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
-    """Create a port that belongs to the cloud itself, such as a router's interface, and return its id. *owner*,
-    *device_id*: its ``device_owner`` and ``device_id``."""
+    """Create an internal port of the cloud, such as a router's interface, and return its id. *owner*, *device_id*: its
+    ``device_owner`` and ``device_id``."""
     id = str(uuid.uuid4())
     ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
                   device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=utc_now())
@@ -77,7 +77,8 @@ def create_cloud_port(connection: Connection, owner: str, device_id: str, networ
 
 
 def give_gateway_address(connection: Connection, port_id: str, subnet: RowMapping) -> None:
-    """Give the port the gateway address of *subnet*. Raises ``Conflict`` when another port has it."""
+    """Assign the gateway address of *subnet* to the port *port_id*. Raises ``Conflict`` when another port has this
+    address."""
     ip = subnet["gateway_ip"]
     if not insert_if_absent(connection, addresses, subnet_id=subnet["id"], number=ipam.address_number(ip),
                             port_id=port_id, ip_address=ip):
@@ -85,7 +86,7 @@ def give_gateway_address(connection: Connection, port_id: str, subnet: RowMappin
 
 
 def delete_cloud_port(connection: Connection, id: str) -> None:
-    """Delete a port that belongs to the cloud itself."""
+    """Delete an internal port of the cloud, such as a router's interface."""
     connection.execute(delete(ports).where(ports.c.id == id, ports.c.device_owner.startswith(OWN)))
 
 
@@ -102,5 +103,5 @@ def find_external_network(connection: Connection, context: Context, network_id: 
 
 
 def fixed_ips_of_rows(port_rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the addresses of *port_rows* in the form of ``fixed_ips``."""
+    """Return the addresses in *port_rows* as the API field ``fixed_ips``: [{subnet_id, ip_address}]."""
     return [{"subnet_id": port_row["subnet_id"], "ip_address": port_row["ip_address"]} for port_row in port_rows]

@@ -42,7 +42,8 @@ MOST_ROUTES = 30
 
 
 def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the routers *rows* with their gateways. ``inside``: the ids of the subnets where they have interfaces."""
+    """Convert router *rows* to documents for callers, with ``gateway`` (Neutron's external_gateway_info) and ``inside``
+    (the ids of the subnets in which the router has interfaces)."""
     gateway_rows: dict[str, list[RowMapping]] = {}
     inside: dict[str, list[str]] = {}
     for port_row in router_ports.ports_of_routers(connection, [row["id"] for row in rows]):
@@ -57,7 +58,7 @@ def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list
 
 
 def create_router_row(connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a router with its gateway and routes."""
+    """Check *values* and insert a router with its external gateway and static routes."""
     gateway, routes = values.pop("gateway", None), values.pop("routes", None) or []
     values["enable_snat"] = (gateway or {}).get("enable_snat", True)
     insert_resource_row(connection, routers, values)
@@ -71,8 +72,8 @@ def create_router_row(connection: Connection, context: Context, values: Document
 
 
 def prepare_router_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the router *row*, change its gateway, and replace ``gateway`` in *values* by
-    ``enable_snat``. Raises ``InvalidField``, ``Forbidden``, ``Conflict``."""
+    """Check the new *values* of the router *row*, and change its external gateway. The key ``gateway`` in *values* is
+    replaced by the column ``enable_snat``. Raises ``InvalidField``, ``Forbidden``, ``Conflict``."""
     # with the routes that others have set meanwhile
     row = find_resource_row(connection, context, ROUTER, row["id"], lock=True)
     if moved := "gateway" in values:
@@ -89,11 +90,11 @@ def prepare_router_update(connection: Connection, context: Context, row: RowMapp
 
 
 def _check_gateway(context: Context, verb: str, requested: Document, current: Document | None = None) -> None:
-    """Raise ``Forbidden`` unless the caller may choose the attributes of the *requested* gateway.
+    """Raise ``Forbidden`` unless the caller may choose the attributes of the *requested* external gateway. *current*:
+    the present gateway, whose values any caller may repeat. *verb*: create or update, for the error.
 
-    Only admins may turn SNAT off, because the router's servers could then send with any source address into the
-    external network. Only admins may choose addresses of that network. Any caller may repeat the values of the
-    *current* gateway in the same network.
+    Only admins may turn SNAT off, because servers behind the router could then send with any source address into the
+    external network. Only admins may choose the gateway's addresses in the external network.
     """
     same = current if current and current["network_id"] == requested["network_id"] else {}
     if context.is_admin:
@@ -110,7 +111,7 @@ def _check_gateway(context: Context, verb: str, requested: Document, current: Do
 
 
 def _repeats(chosen: Sequence[Document], current: Sequence[Document]) -> bool:
-    """Return whether the *chosen* ``external_fixed_ips`` are the same as the *current* ones, in any order."""
+    """Return whether the addresses *chosen* (external_fixed_ips) are the *current* addresses, in any order."""
     return len(chosen) == len(current) and all(
         any(address.items() <= have.items() for address in chosen) for have in current)
 
@@ -140,8 +141,8 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
 
 
 def _check_without_floating(connection: Connection, id: str, subnet_id: str | None = None) -> None:
-    """Raise ``Conflict`` when floating IPs need the router; if *subnet_id* is set, only floating IPs of servers in that
-    subnet count."""
+    """Raise ``Conflict`` when floating IPs use the router *id*. *subnet_id*: check only floating IPs that lead to ports
+    in this subnet."""
     query = select(floating_ips.c.floating_ip_address).where(floating_ips.c.router_id == id)
     if subnet_id:
         forwarding = forwardings.c
@@ -157,7 +158,8 @@ def _check_without_floating(connection: Connection, id: str, subnet_id: str | No
 
 
 def prepare_router_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the gateway of a router. Raises ``Conflict`` while the router has interfaces."""
+    """Delete the external gateway of the router *row*, which will be deleted. Raises ``Conflict`` while the router has
+    interfaces."""
     port_rows = router_ports.ports_of_routers(connection, [row["id"]])
     if any(port_row["device_owner"] == INTERFACE for port_row in port_rows):
         raise Conflict(f"Router {row['id']} still has ports", type="RouterInUse")
@@ -167,8 +169,8 @@ def prepare_router_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def add_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Add an interface to a router: a new port with the gateway address of a subnet, or an existing port. *wish*:
-    {subnet_id} or {port_id}. Returns Neutron's answer."""
+    """Add an interface to the router *id*. *wish*: {subnet_id}: create a port with the gateway address of this subnet;
+    or {port_id}: use this port. Return the answer as Neutron's API has it."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
@@ -206,8 +208,9 @@ def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
 
 
 def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
-    """Return the row of the subnet for the new interface, and the id of the port that the request *wish* names, or
-    ``None``. The port belongs to the caller's project, and stays free until the transaction ends."""
+    """Return (row of the subnet, port id) for a new router interface. *wish*: {subnet_id} or {port_id}; for a subnet
+    the returned port id is ``None``. A named port must be free and belong to the caller's project; it is locked until
+    the transaction ends. Raises ``NotFound``, ``Conflict``, ``InvalidRequest``."""
     if wish.get("subnet_id"):
         query = select(subnets).where(subnets.c.id == wish["subnet_id"], rows_of_caller(subnets)(context))
         subnet = connection.execute(query).mappings().first()
@@ -233,7 +236,8 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
 
 
 def remove_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Remove an interface from a router. *wish*: its subnet_id or port_id. Returns Neutron's answer."""
+    """Remove an interface from the router *id*. *wish*: {subnet_id} or {port_id} of the interface. Return the answer as
+    Neutron's API has it."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     port_rows = router_ports.ports_of_routers(connection, [id])
     mine = [port_row for port_row in port_rows if port_row["device_owner"] == INTERFACE
@@ -256,16 +260,18 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
 
 
 def changed_router_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``router/ID`` of the router, and ``port/ID`` of each of its ports, whatever has *changed*."""
+    """Return the keys of the objects in the network engine (OVN) that any change of the router *row* affects:
+    ``router/ID``, and ``port/ID`` of each of its ports."""
     return [f"router/{row['id']}", *(f"port/{port_row['id']}" for port_row in router_ports.ports_of_routers(
         connection, [row["id"]]))]
 
 
 class RouterStore(NetworkStore):
-    """The store of routers and their interfaces."""
+    """The operations on routers and their interfaces."""
 
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
-        """Add an interface (*put*), or remove one; return Neutron's answer. *wish*: {subnet_id} or {port_id}."""
+        """Add an interface to the router *id* if *put* is true, otherwise remove it. *wish*: {subnet_id} or {port_id}.
+        Return the answer as Neutron's API has it."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
 
         def act(connection: Connection) -> Document:
@@ -276,9 +282,9 @@ class RouterStore(NetworkStore):
         return run_transaction(self.database, act)
 
     def routes(self, context: Context, id: str, routes: Sequence[Document], *, put: bool) -> Document:
-        """Add the static routes *routes* (*put*), or remove them, and return the router. Routes that already exist, or
-        are already gone, are no error. Changes that another caller makes to other routes meanwhile are kept. Raises
-        ``InvalidRequest`` for too many routes."""
+        """Add the static *routes* to the router *id* if *put* is true, otherwise remove them. Return the router. Routes
+        that already exist, or are already removed, are no error. Concurrent changes of other routes are not lost.
+        Raises ``InvalidRequest`` for too many routes."""
         self._check_writer(context, "add_extraroutes_to" if put else "remove_extraroutes_from")
 
         def act(connection: Connection) -> Document:
@@ -297,8 +303,9 @@ class RouterStore(NetworkStore):
 
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[str] | None,
             dry: bool = False) -> Document:
-        """Create a router with *values* (without *id*) or change it, in one transaction, and return it. Afterwards it
-        has interfaces in exactly the subnets *parts*. ``None``: keep the interfaces."""
+        """Change the router *id*, or create one if *id* is ``None``, in one transaction, and return it. *values*: the
+        fields to set. *parts*: the ids of all subnets in which it will have interfaces. ``None``: do not change the
+        interfaces."""
         self._check_writer(context, "update" if id else "create")
         own_values = {name: value for name, value in values.items() if name != "routes"}
         routes = values.get("routes")

@@ -32,7 +32,8 @@ DEFAULT = ("0.0.0.0/0", "::/0")
 
 
 class AddressRange(NamedTuple):
-    """The first and last address of a network, as numbers, so that comparisons are fast."""
+    """An IP network as a pair of integers (its first and last address), which are fast to compare. *text*: the network
+    in CIDR notation."""
 
     version: int
     first: int
@@ -58,8 +59,8 @@ class AddressRange(NamedTuple):
 
 @dataclass
 class RouteHop:
-    """A static route of a router. *to*: the destination. *by*: the next hop. *router_id*: the router with the next
-    hop's address, if any."""
+    """A static route of a router. *to*: the destination. *by*: the address of the next hop. *router_id*: the router
+    with this address; ``None``: unknown, or no router."""
 
     to: AddressRange
     by: str
@@ -68,8 +69,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router on the way of packets, for the check for loops. *hops*: its routes. *inside*: (prefix, subnet id) of its
-    own subnets. *seen*: whether the caller may see the router."""
+    """A router in the search for routing loops. *hops*: its static routes. *inside*: (prefix, subnet id) of the subnets
+    to which it is connected. *seen*: whether the caller may see the router."""
 
     id: str
     name: str
@@ -78,14 +79,15 @@ class RouteStation:
     inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
     def knows(self) -> Iterator[AddressRange]:
-        """Yield the prefixes of the router's routes and of its own subnets."""
+        """Yield the destinations of the router's static routes and the prefixes of its connected subnets."""
         yield from (hop.to for hop in self.hops)
         yield from (net for net, _subnet in self.inside)
 
     def leads(self, prefix: AddressRange) -> list[RouteHop]:
-        """Return the most specific routes of the router that contain *prefix*: several, one or none.
+        """Return the static routes that the router uses for packets to *prefix*: the most specific matching ones
+        (several with the same destination are possible).
 
-        Empty if one of the router's own subnets matches as well or better.
+        Return none if no route matches, or if a connected subnet matches at least as specifically.
         """
         fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # each contains the next
         size = min((hop.to.size for hop in fitting), default=-1)
@@ -95,8 +97,8 @@ class RouteStation:
 
 
 def check_static_routes(port_rows: Sequence[RowMapping], routes: Sequence[Document]) -> None:
-    """Raise ``InvalidField`` for a route whose next hop is the router itself or in none of its subnets, or for a
-    duplicate. *port_rows*: the ports of the router."""
+    """Raise ``InvalidField`` for duplicate static *routes*, and for a route whose next hop is the router itself or in
+    none of its subnets. *port_rows*: the ports of the router."""
     check_once("routes", routes)
     for route in routes:
         hop = ip_address(route["nexthop"])
@@ -110,8 +112,8 @@ def check_static_routes(port_rows: Sequence[RowMapping], routes: Sequence[Docume
 
 
 def stranded_route(port_rows: Sequence[RowMapping], routes: Sequence[Document]) -> Document | None:
-    """Return a route whose next hop is in no subnet of the router; ``None`` if there is none. *port_rows*: the ports of
-    the router."""
+    """Return the first of *routes* whose next hop is in no subnet of the router; ``None`` if there is no such route.
+    *port_rows*: the ports of the router."""
     subnets = [ip_network(port_row["cidr"]) for port_row in port_rows]
     return next((route for route in routes if not any(ip_address(route["nexthop"]) in net for net in subnets)), None)
 
@@ -119,12 +121,12 @@ def stranded_route(port_rows: Sequence[RowMapping], routes: Sequence[Document]) 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
                 port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
                 new_address: str = "") -> None:
-    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers, or pass too many
-    routers. *port_rows*: the ports of the router after the change. The caller has locked *router*; this function locks
-    the routers that the packets can reach. So if two changes form a loop together, the later one sees the earlier one.
+    """Raise ``Conflict`` if the static *routes* of *router* lead packets into a loop between routers, or through too
+    many routers. *port_rows*: the ports of the router after the change. The caller has locked *router*; this function
+    locks the routers that the packets can reach, so that two concurrent changes cannot form a loop together.
 
-    After a change of interfaces this looks only for new loops: of packets to the removed *lost_subnet* (CIDR), or
-    through the next hop *new_address*, the address of the new interface.
+    After a change of interfaces, only new loops matter: *lost_subnet* (CIDR): check only packets to this subnet, whose
+    interface was removed. *new_address*: check only loops through this next hop, the address of a new interface.
     """
     if not routes:
         return
@@ -164,8 +166,9 @@ def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
 
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
           ranges: Sequence[AddressRange]) -> list[RouteStation]:
-    """Follow the routes of the routers *level* for packets to *ranges*. Add the routers at their next hops to
-    *stations*, and return the added routers that have routes."""
+    """Search the next routers on the way of packets to *ranges*. *level*: the routers that the last step has found. Add
+    the routers at the next hops of their routes to *stations* (by id), and return those of the added routers that have
+    static routes."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
@@ -196,9 +199,10 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
 
 def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, new_address: str,
           path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
-    """Return the loop that packets to *prefix* get into when they come by *path* to the router *at*: the loop's routers
-    and routes. Empty if there is none. *stations*: the known routers, by id. *new_address*: only loops with this next
-    hop. *ended*: ids of routers that lead into no such loop."""
+    """Return the routing loop of packets to *prefix* that have reached the router *at*, as a list of (router, route
+    that it uses); empty if there is none. *path*: the routers and routes that the packets have passed. *stations*: the
+    known routers, by id. *new_address*: find only a loop through this next hop; empty: any loop. *ended*: ids of
+    routers that are known to lead into no loop; the function adds to it."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         visited = [station.id for station, _hop in way]
@@ -213,8 +217,8 @@ def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: Addres
 
 
 def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether longer prefixes in *known_ranges* cover all of *prefix*, so that no packet uses a route to
-    *prefix*."""
+    """Return whether more specific prefixes in *known_ranges* cover all addresses of *prefix*, so that no packet is
+    routed by *prefix* itself."""
     longer = [ip_network(address_range.text) for address_range in known_ranges if prefix.has(address_range)
               and not address_range.has(prefix)]
     return list(collapse_addresses(longer)) == [ip_network(prefix.text)]  # type: ignore[type-var]
@@ -222,11 +226,11 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether *loop*, which packets from *start* to *prefix* get into, is allowed. It is allowed if all of its
-    routes are wider than *prefix*: a hub routes a whole range to a spoke, the spoke routes everything else back, and
-    the subnet *prefix* was removed from the spoke. It is also allowed if its routes have different destinations, and
-    one of these is the default route, or packets to a smaller part of *prefix* (one of *known_ranges*) get into no
-    loop."""
+    """Return whether the *loop* of packets from *start* to *prefix* is harmless, because it results from a summary
+    route. This is so if all routes of the loop are wider than *prefix*: for example, a hub routes a whole range to a
+    spoke, the spoke has a default route back, and does not have the subnet *prefix* any more. It is also so if the
+    loop's routes have different destinations, and one is the default route, or packets to a smaller range (one of
+    *known_ranges*) get into no loop. *stations*: the known routers, by id."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
@@ -239,9 +243,8 @@ def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefi
 
 def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]],
              visible_ranges: Iterable[AddressRange]) -> str:
-    """Return the error text for a *loop* of packets to *prefix*. *visible_ranges*: the prefixes that the caller's own
-    routers have. The text names the smallest of these that contains *prefix*, because *prefix* itself may be another
-    project's."""
+    """Return the error text for a *loop* of packets to *prefix*. *visible_ranges*: the prefixes that the caller may
+    see. Because *prefix* may belong to another project, the text names the smallest visible prefix that contains it."""
     least = min((address_range for address_range in visible_ranges if address_range.has(prefix)),
                 key=lambda address_range: address_range.size)
     subject = "Packets" if least == prefix else "Some packets"

@@ -27,7 +27,7 @@ MOST = 1000
 
 
 def address_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the address groups *rows* with the projects that they are shared with."""
+    """Convert address group *rows* to documents for callers, with ``shared`` and ``shared_with`` (ids of projects)."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, **shared[row["id"]]} for row in rows]
 
@@ -52,7 +52,8 @@ def prepare_address_group_update(connection: Connection, context: Context, row: 
 
 
 def prepare_address_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the RBAC policies of an address group. Raises ``Conflict`` while a rule refers to the group."""
+    """Delete the RBAC policies of the address group *row*, which will be deleted. Raises ``Conflict`` while a rule of a
+    security group refers to the address group."""
     find_resource_row(connection, context, ADDRESS_GROUP, row["id"], lock=True)
     for table, words in ((security_group_rules, ""), (default_security_group_rules, "default ")):
         if connection.execute(select(table.c.id).where(table.c.remote_address_group_id == row["id"]).limit(1)).first():
@@ -62,8 +63,9 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``addresses/ID`` of a created or deleted address group (*changed* is ``None``); otherwise (*changed*: new
-    values) an empty list."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the address group *row* affects:
+    ``addresses/ID`` if it was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
+    values)."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 
@@ -76,10 +78,10 @@ ADDRESS_GROUP = NetworkResource(
 
 
 class AddressGroupStore(NetworkStore):
-    """The store of address groups, whose addresses can be added and removed."""
+    """The operations on address groups, with methods that add and remove addresses."""
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[str]) -> None:
-        """Make *parts* the addresses of the address group *row*."""
+        """Replace the addresses of the address group *row* by *parts*."""
         have = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         new_addresses = _distinct_addresses(parts)
         if set(new_addresses) != set(have["addresses"]):
@@ -91,7 +93,8 @@ class AddressGroupStore(NetworkStore):
         self._note(connection, row, None)
 
     def move(self, context: Context, id: str, changed_addresses: Sequence[str], *, put: bool) -> Document:
-        """Add *changed_addresses* (*put*) or remove them, all or none, and return the address group."""
+        """Add the addresses *changed_addresses* to the address group *id* if *put* is true, otherwise remove them; all
+        of them or none. Return the address group."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
 
         def act(connection: Connection) -> Document:

@@ -34,17 +34,18 @@ _RULES = {use: select(default_security_group_rules).where(default_security_group
 
 
 def of_default_groups(connection: Connection) -> Sequence[RowMapping]:
-    """Return the default rules for a project's new group ``default``."""
+    """Return the default rules that a project's security group ``default`` gets when it is created."""
     return connection.execute(_RULES[USES[0]]).mappings().all()
 
 
 def of_other_groups(connection: Connection) -> Sequence[RowMapping]:
-    """Return the default rules for new groups other than ``default``."""
+    """Return the default rules that a new security group gets, unless it is a project's group ``default``."""
     return connection.execute(_RULES[USES[1]]).mappings().all()
 
 
 def rule_from_default(default: RowMapping, group: Document) -> Document:
-    """Return the row of the rule that the default rule *default* makes in a new *group*."""
+    """Return the row of a security group rule: the copy of the default rule *default* for the new security group
+    *group*."""
     values = {name: default[name] for name in SAME}
     if values["remote_group_id"] == PARENT:
         values["remote_group_id"] = group["id"]
@@ -53,8 +54,8 @@ def rule_from_default(default: RowMapping, group: Document) -> Document:
 
 
 def bootstrap_default_rules(connection: Connection) -> None:
-    """Create Neutron's four initial default rules, once: groups allow all egress, and ``default`` allows ingress from
-    its own members."""
+    """Create the four default rules of a new cloud, as in Neutron: security groups allow all egress, and groups named
+    ``default`` allow ingress from their own members. Later calls do nothing."""
     if not insert_if_absent(connection, beginnings, name="default_security_group_rules", created_at=utc_now()):
         return
     connection.execute(insert(default_security_group_rules), [
@@ -65,9 +66,9 @@ def bootstrap_default_rules(connection: Connection) -> None:
 
 
 def create_default_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a default rule. Raises ``Conflict`` if the same rule exists for the same groups.
-    *has_engine*: whether networks have an engine; then the engine must support the rule. A group that the rule refers
-    to must be shared with all projects, because the groups of each project will refer to it."""
+    """Check *values* and insert a default rule, which new security groups will get. Raises ``InvalidField``, and
+    ``Conflict`` if the same rule exists. *has_engine*: whether there is a network engine (OVN), which must support the
+    rule. A group to which the rule refers must be shared with all projects."""
     check_rule_values(has_engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
@@ -83,8 +84,8 @@ def create_default_rule_row(has_engine: bool, connection: Connection, context: C
 
 
 def _anywhere(values: Mapping[str, Any]) -> Any:
-    """Return the SQL condition for default rules with the same remote addresses as *values*. A rule without a prefix
-    matches the same addresses as a rule with the prefix of all addresses."""
+    """Return the SQL condition for default rules with the same remote addresses as *values*. No ``remote_ip_prefix``
+    means the same as the prefix 0.0.0.0/0 or ::/0."""
     column, prefix = default_security_group_rules.c.remote_ip_prefix, values["remote_ip_prefix"]
     if prefix is None or prefix in ANYWHERE:
         return or_(column.is_(None), column.in_(ANYWHERE))
@@ -92,8 +93,8 @@ def _anywhere(values: Mapping[str, Any]) -> Any:
 
 
 def _check_named(connection: Connection, kind: str, values: Document) -> None:
-    """Lock the group of this *kind* that a default rule refers to. Raises ``InvalidField`` unless all projects may use
-    it."""
+    """Lock the group to which a default rule with *values* refers, if any. *kind*: security_group or address_group.
+    Raises ``InvalidField`` unless the group is shared with all projects."""
     field = {"security_group": "remote_group_id", "address_group": "remote_address_group_id"}[kind]
     id, table = values[field], sharing.KINDS[kind].table
     if id in (None, PARENT):
@@ -116,8 +117,8 @@ def check_unnamed(connection: Connection, group_id: str) -> None:
 
 
 def default_rule_resource(has_engine: bool) -> NetworkResource:
-    """Return the kind of resource "default rule". *has_engine*: whether networks have an engine; then the engine must
-    support the rules."""
+    """Return the definition of the resource type "default rule of security groups" (its table, checks and fields).
+    *has_engine*: whether there is a network engine (OVN), which must support the rules."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
         create=partial(create_default_rule_row, has_engine), writers_are_admins=True,

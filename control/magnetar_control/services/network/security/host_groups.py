@@ -56,8 +56,8 @@ _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "f
 
 
 class DuePort(NamedTuple):
-    """A server's port whose *groups* must be sent to its host. *groups*: ids; ``None``: no port security. *in_row*: the
-    groups in the order of the port's row."""
+    """A server's port whose list of security groups must be sent to its host. *groups*: the sorted ids of the groups;
+    ``None``: port security is off. *in_row*: the same ids in the order of the port's row."""
 
     id: str
     server: str
@@ -71,13 +71,14 @@ def _due_port(row: RowMapping) -> DuePort:
 
 
 def groups_of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
-    """Return the security groups that a port's host filters by; ``None`` without port security."""
+    """Return the ids of the security groups by which the host filters the packets of the port *row*; ``None`` if its
+    port security is off."""
     return sorted(row["security_groups"]) if row["port_security_enabled"] else None
 
 
 def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
-    """Mark, in the caller's transaction, what must be sent to hosts because *units* have changed (``group/UUID``,
-    ``port/UUID``, ``addresses/UUID`` of an address group)."""
+    """Mark the rows of groups and ports that conductors must send to hosts again, because *units* have changed (keys:
+    ``group/UUID``, ``port/UUID``, or ``addresses/UUID`` of an address group). Runs in the caller's transaction."""
     kinds: dict[str, set[str]] = {"group": set(), "port": set(), "addresses": set()}
     for unit in units:
         kind, _slash, id = unit.partition("/")
@@ -94,48 +95,50 @@ def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
 
 
 def on_bridges(which: ColumnElement[bool]) -> Select[list[str]]:
-    """Return the statement that selects the security groups of those ports that are on bridges of hosts. *which*: the
-    SQL condition for ports."""
+    """Return the SQL statement that selects the security groups of ports on hosts' bridges (networks of type flat).
+    *which*: the SQL condition for the ports."""
     return select(ports.c.security_groups).where(which, _FLAT)
 
 
 def groups_of_rows(rows: Iterable[Row[Any]]) -> set[str]:
-    """Return the ids of the groups in *rows*, which have only the column ``security_groups``."""
+    """Return all group ids in *rows*; each row has only the column ``security_groups``, a list of ids."""
     return {id for (group_ids,) in rows for id in group_ids}
 
 
 def forget_host_groups(connection: Connection, host: str) -> None:
-    """Delete the record of the security groups that the agent of *host* stores, because the host leaves the cloud."""
+    """Delete the rows that state which security groups *host* has, because the host is removed from the cloud."""
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
 class HostSecurityGroups:
-    """The record, in the API *database*, of the security groups that the agents of hosts store. "The host has a group"
-    means here that its agent stores the group. Conductors use this record."""
+    """The table of security groups that hosts have (their agents store them and filter packets by them). Conductors use
+    it to send changed groups to the hosts. *database*: the API database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def hosts(self) -> list[str]:
-        """Return the sorted names of hosts to which groups, or ports with their groups, must be sent."""
+        """Return the sorted names of the hosts to which conductors must send changed groups or changed ports."""
         with self.database.read() as connection:
             return sorted(connection.execute(_DUE_HOSTS).scalars())
 
     def due(self, host: str) -> tuple[Sequence[str], Sequence[DuePort]]:
-        """Return the next groups (ids), and the next ports of servers, that must be sent to *host*."""
+        """Return the next ids of security groups, and the next ports of servers, that must be sent to *host*: at most
+        ``AT_ONCE`` of each."""
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
         return groups, [_due_port(row) for row in rows]
 
     def claim(self, host: str, id: str) -> None:
-        """Record that the agent of *host* will store the group, so that a change of the group marks the row. Call this
-        before reading the group."""
+        """Insert the row which states that *host* has the security group *id*, so that later changes of the group are
+        sent to the host. Call this before reading the group, so that no change is missed."""
         with self.database.write() as connection:
             insert_if_absent(connection, security_group_hosts, group_id=id, host=host, due=True)
 
     def document(self, id: str) -> Document | None:
-        """Return the group in the agent's form (``kinds.GroupFilter``); ``None`` when it no longer exists."""
+        """Return the security group *id* with its rules and members in the form that agents need
+        (``kinds.GroupFilter``); ``None`` when it no longer exists."""
         with self.database.read() as connection:
             # Read first: later changes have another revision.
             revision = connection.execute(select(_GROUP.revision).where(_GROUP.id == id)).scalar()
@@ -151,8 +154,8 @@ class HostSecurityGroups:
                 "members": sorted(members)}
 
     def mark_group_sent(self, host: str, id: str, revision: int) -> None:
-        """Remove the mark of the group *id*: *host* now has the group in this *revision*. Do nothing if the group has
-        changed meanwhile."""
+        """Record that the security group *id* was sent to *host* in this *revision*, so that it is not sent again. Do
+        nothing if the group has changed since."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
@@ -161,9 +164,9 @@ class HostSecurityGroups:
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """Record that *host* no longer has the group *id*: delete its row. But keep the row of a project's group
-        ``default``, without the mark if the group is deleted. This group may be created again with the same uuid, which
-        is derived from the project's, and the row then tells conductors that the host had the group."""
+        """Record that *host* no longer has the security group *id*: delete the row. Exception: the row of a project's
+        group ``default`` remains, because this group always has the same uuid and may be created again. If the group
+        does not exist now, mark its row as sent."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:
@@ -173,16 +176,17 @@ class HostSecurityGroups:
                 connection.execute(deleting(security_group_hosts).where(this))
 
     def mark_port_sent(self, host: str, port: DuePort) -> None:
-        """Remove the mark of *port*: *host* now has its groups. Do nothing if the groups or host of the port have
-        changed."""
+        """Record that the security groups of *port* were sent to *host*, so that they are not sent again. Do nothing if
+        the groups or host of the port have changed since."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
                 ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.in_row,
                 ports.c.port_security_enabled.is_(port.groups is not None)).values(groups_due=None))
 
     def compare(self, host: str, reported: Mapping[str, int]) -> None:
-        """Mark, to be sent to *host*, the groups that the host lacks, has in another revision, or should not have.
-        *reported*: {group: revision on the host}."""
+        """Compare the security groups that *host* reports with the table. Mark the differing groups, so that conductors
+        send or remove them: groups that are missing on the host, have another revision, or should not be there.
+        *reported*: {id of the group: revision on the host}."""
         with self.database.read() as connection:
             noted_rows = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
                 security_groups, _GROUP.id == _HELD.group_id).where(_HELD.host == host, _HELD.due.is_(None))).all()
@@ -196,7 +200,7 @@ class HostSecurityGroups:
                     _HELD.host == host, _HELD.group_id.in_(other)).values(due=True))
 
     def held(self, host: str, servers: Collection[str]) -> list[DuePort]:
-        """Return those ports of *servers* whose packets *host* filters."""
+        """Return the ports of *servers* (uuids) on *host* whose packets the host's agent filters."""
         rows, ids = list[RowMapping](), sorted(servers)
         with self.database.read() as connection:
             for at in range(0, len(ids), MANY):
@@ -204,7 +208,8 @@ class HostSecurityGroups:
         return [_due_port(row) for row in rows]
 
     def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
-        """Mark the ports *ports_*, whose groups on *host* are wrong, so that conductors send their groups again."""
+        """Mark the ports *ports_*, so that conductors send their security groups to *host* again. For ports whose
+        groups on the host are wrong."""
         with self.database.write() as connection:
             for at in range(0, len(ports_), MANY):
                 connection.execute(update(ports).where(
@@ -213,8 +218,8 @@ class HostSecurityGroups:
 
 
 def _rules(row: RowMapping) -> list[Document]:
-    """Return the rules in the agent's form that the rule *row* becomes: one for each network of its address group,
-    otherwise a single one."""
+    """Convert the security group rule *row* to rules in the form that agents need: one for each network of its remote
+    address group, or a single rule if it has none."""
     protocol = row["protocol"]
     rule = {"direction": row["direction"], "ethertype": row["ethertype"],
             "protocol": None if protocol is None else NUMBERS[protocol] if protocol in NUMBERS else int(protocol),

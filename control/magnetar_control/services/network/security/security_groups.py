@@ -56,8 +56,8 @@ _ADDRESSED = select(addresses.c.port_id).where(addresses.c.port_id == bindparam(
 
 
 def default_id(project_id: str | None) -> str:
-    """Return the uuid of a project's group ``default``. It is derived from the project, so that the group is created
-    once."""
+    """Return the uuid of a project's security group ``default``. It is derived from the project's id, so that
+    concurrent requests cannot create two such groups."""
     return str(uuid.uuid5(NAMESPACE, project_id or ""))
 
 
@@ -73,16 +73,16 @@ def default_group(connection: Connection, project_id: str | None) -> str:
 
 
 def _insert_default_rules(connection: Connection, group: Document, rules: Sequence[RowMapping]) -> None:
-    """Add the default rules *rules* to a new *group*."""
+    """Insert the rules of a new security group *group*: copies of the default rules *rules*."""
     if rules:
         connection.execute(insert(security_group_rules), [default_rules.rule_from_default(default_rule, group)
                                                           for default_rule in rules])
 
 
 def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
-    """Return the uuids of the project's groups with these *names* (or uuids). *make*: create ``default`` if it is
-    missing, in a write transaction; otherwise only return its future uuid. Raises ``InvalidRequest`` for a group that
-    does not exist, ``Conflict`` when several groups have the name."""
+    """Return the uuids of the project's security groups with these *names* (or uuids). *make*: create the group
+    ``default`` if it is named and missing; false: return the uuid that it will have. Raises ``InvalidRequest`` for
+    another missing group, ``Conflict`` when several groups have the same name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     group_ids = []
     for name in dict.fromkeys(names):
@@ -100,14 +100,15 @@ def find_group_ids(connection: Connection, project: str, names: Sequence[str], *
 
 
 def check_number(groups: Sequence[str]) -> None:
-    """Raise ``InvalidField`` for more *groups* than a port may have. Hosts have the same limit."""
+    """Raise ``InvalidField`` if *groups* are more security groups than a port may have."""
     if len(groups) > MOST_GROUPS:
         raise InvalidField("security_groups", f"a port has {MOST_GROUPS} at most, and this would be {len(groups)}. Put "
                                               "the rules of several groups into one")
 
 
 def security_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the security groups *rows* with their rules."""
+    """Convert security group *rows* to documents for callers, with their rules, ``shared`` and ``shared_with`` (ids of
+    projects)."""
     rules_by_group: dict[str, list[Document]] = {row["id"]: [] for row in rows}
     for rule in connection.execute(select(security_group_rules).where(
             security_group_rules.c.security_group_id.in_(rules_by_group))
@@ -118,15 +119,15 @@ def security_group_documents(connection: Connection, rows: Sequence[RowMapping])
 
 
 def server_security_groups(connection: Connection, server_id: str) -> list[Document]:
-    """Return the groups of the server's ports, each once, with their rules."""
+    """Return the security groups of a server's ports, without duplicates, each with its rules."""
     ids = host_groups.groups_of_rows(connection.execute(_HELD, {"server": server_id}))
     return security_group_documents(connection, connection.execute(select(security_groups).where(
         security_groups.c.id.in_(ids))).mappings().all())
 
 
 def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """Add the security group *name* (or uuid) to all ports of a server (*add*), or remove it from them. Return the keys
-    of the changed units, such as ``port/ID``."""
+    """Add the security group *name* (or uuid) to all ports of a server if *add* is true, otherwise remove it from them.
+    Return the keys of the changed objects in the network engine (OVN), such as ``port/ID``."""
     (id,) = find_group_ids(connection, project, [name], make=True)
     port_rows = connection.execute(_PORTS, {"server": server_id}).all()
     if not port_rows:
@@ -152,8 +153,9 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
 
 
 def create_security_group_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``.
-    *has_engine*: whether networks have an engine; without an engine all groups are stateful."""
+    """Check *values* and insert a security group. ``rules`` in *values*: the default rules that it gets. *has_engine*:
+    whether there is a network engine (OVN); without it all groups must be stateful. Raises ``Conflict`` for the name
+    ``default``."""
     _check_stateful(has_engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
@@ -164,16 +166,17 @@ def create_security_group_row(has_engine: bool, connection: Connection, context:
 
 def prepare_security_group_update(has_engine: bool, connection: Connection, context: Context, row: RowMapping,
                                   values: Document) -> None:
-    """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it.
-    *has_engine*: whether networks have an engine; without an engine all groups are stateful."""
+    """Check the new *values* of the security group *row*. *has_engine*: whether there is a network engine (OVN);
+    without it all groups must be stateful. Raises ``Conflict`` if the name changes from or to ``default``."""
     _check_stateful(has_engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
 
 
 def prepare_security_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the RBAC policies of a group, and the rules of other groups that refer to it, as Neutron does. Raises
-    ``Conflict`` while the security group is set on a port, or a default rule refers to it."""
+    """Delete the RBAC policies of the security group *row*, which will be deleted, and the rules of other groups that
+    refer to it, as Neutron does. Raises ``Conflict`` while a port has the security group, or a default rule refers to
+    it."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
@@ -188,9 +191,10 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``group/ID`` of a group whose new values *changed* contain ``stateful``. If the group was created or is
-    deleted (*changed* is ``None``), return ``group/ID`` of the group, of the groups with rules that refer to it, and of
-    the project's group ``default``, which may be new too."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the security group *row* affects. If
+    it was created or is deleted (*changed* is ``None``): ``group/ID`` of the group itself, of groups with rules that
+    refer to it, and of the project's group ``default``, which may have been created too. Otherwise (*changed*: the new
+    values): ``group/ID`` if ``stateful`` changes."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c
@@ -207,8 +211,8 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
 
 
 def group_resource(has_engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group". *has_engine*: whether there is an engine; only an engine supports
-    stateless groups."""
+    """Return the definition of the resource type "security group" (its table, checks, fields and filters).
+    *has_engine*: whether there is a network engine (OVN); only with it groups can be stateless."""
     return NetworkResource(
         name="security_group", table=security_groups, visible=VISIBLE,
         listed=sharing.own_or_shared_list(security_groups), documents=security_group_documents,
@@ -226,8 +230,8 @@ def _check_stateful(has_engine: bool, values: Document) -> None:
 
 
 def create_group_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a rule of a group of the project. *has_engine*: whether an engine exists; it must
-    support the rule."""
+    """Check *values* and insert a rule of a group of the project. *has_engine*: whether there is a network engine
+    (OVN), which must support the rule."""
     check_rule_values(has_engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
@@ -244,7 +248,7 @@ def create_group_rule_row(has_engine: bool, connection: Connection, context: Con
 
 
 def _owner(connection: Connection, context: Context, values: Document) -> str:
-    """Return the project that owns a rule: the project of its group."""
+    """Return the project that owns a new rule with *values*: the project of its security group."""
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
@@ -258,7 +262,7 @@ def _existing(connection: Connection, context: Context, id: str,
 
 
 def _check_addresses(connection: Connection, context: Context, id: str) -> None:
-    """Lock the address group that a rule refers to. Raises ``NotFound``."""
+    """Lock the address group *id*, to which a rule refers. Raises ``NotFound`` if the caller may not see it."""
     visible = sharing.own_or_shared(address_groups)(context)
     if connection.execute(select(address_groups.c.id).where(
             address_groups.c.id == id, visible).with_for_update()).first() is None:
@@ -266,8 +270,8 @@ def _check_addresses(connection: Connection, context: Context, id: str) -> None:
 
 
 def rule_resource(has_engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group rule". *has_engine*: whether networks have an engine; then the engine
-    must support the rules."""
+    """Return the definition of the resource type "security group rule" (its table, checks, fields and filters).
+    *has_engine*: whether there is a network engine (OVN), which must support the rules."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
         create=partial(create_group_rule_row, has_engine), owner=_owner,
@@ -276,7 +280,7 @@ def rule_resource(has_engine: bool) -> NetworkResource:
 
 
 class GroupStore(NetworkStore):
-    """The store of security groups. ``put`` can set a group together with its rules. *rules*: the store of the
+    """The operations on security groups. ``put`` can also set the rules of a security group. *rules*: the operations on
     rules."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog,
@@ -289,7 +293,7 @@ class GroupStore(NetworkStore):
         super()._create(connection, context, [{**values, "rules": rules} for values in new])
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Make *parts* the rules of the group *row*."""
+        """Replace the rules of the security group *row* by *parts*."""
         id = row["id"]
         connection.execute(select(security_groups.c.id).where(security_groups.c.id == id).with_for_update()).all()
         rule = security_group_rules.c
@@ -310,5 +314,6 @@ class GroupStore(NetworkStore):
 
 
 def group_rule_key(rule: Document | RowMapping) -> tuple[Any, ...]:
-    """Return the values of *rule* that identify it: two rules with the same values are equal."""
+    """Return the values of a security group rule as a tuple for comparison: two rules of a group with the same tuple
+    are equal."""
     return (*({"ethertype": "IPv4", **rule}.get(name) for name in SAME), rule.get("description") or "")

@@ -25,25 +25,26 @@ from magnetar_core.errors import Conflict, InvalidRequest
 
 
 def address_scope_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the address scopes *rows* with the projects that they are shared with."""
+    """Convert address scope *rows* to documents for callers, with ``shared`` and ``shared_with`` (ids of projects)."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def create_address_scope_row(connection: Connection, context: Context, values: Document) -> None:
-    """Insert an address scope, and share it with all projects if *values* say so."""
+    """Insert an address scope with *values*, and share it with all projects if ``shared`` is true in them."""
     insert_resource_row(connection, address_scopes, values)
     sharing.share_new_row(connection, "address_scope", values)
 
 
 def prepare_address_scope_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Apply a change of ``shared`` in the new *values* of the address scope *row*. Raises ``Conflict`` when it would no
-    longer be shared while other projects have pools in it."""
+    """Share the address scope *row* with all projects, or stop sharing it, if *values* contain ``shared``. Raises
+    ``Conflict`` if it would no longer be shared while other projects have subnet pools in it."""
     sharing.apply_sharing_change(connection, "address_scope", row, values)
 
 
 def prepare_address_scope_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the RBAC policies of an address scope. Raises ``Conflict`` while a pool is in the scope."""
+    """Delete the RBAC policies of the address scope *row*, which will be deleted. Raises ``Conflict`` while a subnet
+    pool is in the scope."""
     find_resource_row(connection, context, ADDRESS_SCOPE, row["id"], lock=True)
     if connection.execute(select(subnet_pools.c.id).where(
             subnet_pools.c.address_scope_id == row["id"]).limit(1)).first():
@@ -64,8 +65,9 @@ ADDRESS_SCOPE = NetworkResource(
 
 
 def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]) -> None:
-    """Check that the subnet *pool*, with all its new values, may be in the address scope that it names. Locks the
-    scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` when prefixes overlap."""
+    """Check that a subnet pool may be in the address scope that it names. *pool*: all values of the pool. Locks the
+    scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` if its prefixes overlap with those of another pool
+    in the scope."""
     id = pool["address_scope_id"]
     scope = find_resource_row(connection, context, ADDRESS_SCOPE, id, lock=True)
     if scope["ip_version"] != pool["ip_version"]:
@@ -86,8 +88,8 @@ def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]
 
 
 def check_shared(connection: Connection, pool: RowMapping, target: str) -> None:
-    """Raise ``InvalidRequest`` if the project *target* may not use the address scope of the subnet *pool*, so that the
-    pool cannot be shared with it. Locks the scope."""
+    """Raise ``InvalidRequest`` if the subnet pool *pool* cannot be shared with the project *target*, because this
+    project may not use the pool's address scope. Locks the scope."""
     if pool["address_scope_id"] is None:
         return
     scope = connection.execute(select(address_scopes).where(
@@ -96,8 +98,8 @@ def check_shared(connection: Connection, pool: RowMapping, target: str) -> None:
 
 
 def check_targets(connection: Connection, scope: RowMapping, pool_id: str, targets: Collection[str]) -> None:
-    """Raise ``InvalidRequest`` if one of the projects *targets* (``*``: all), with which the pool *pool_id* is shared,
-    may not use the address scope *scope* of the pool."""
+    """Raise ``InvalidRequest`` if one of the projects *targets* (ids; ``*``: all projects) may not use the address
+    scope *scope*. *pool_id*: the subnet pool in this scope that is shared with these projects, for the error."""
     policy = rbac_policies.c
     may = {scope["project_id"], *connection.execute(select(policy.target_project).where(
         policy.object_id == scope["id"], policy.action == sharing.SHARED,

@@ -26,8 +26,8 @@ _RANDOM = secrets.SystemRandom()
 
 
 def address_number(address: str) -> int:
-    """Return the number that stands for *address* in ``port_addresses``: an IPv4 address itself; of an IPv6 address the
-    last 64 bits, in two's complement. Subnets have at most 64 bits for addresses."""
+    """Convert an IP address to the integer that is stored in the table ``port_addresses``. This is the whole IPv4
+    address, or the last 64 bits of the IPv6 address as a signed number; IPv6 subnets are never wider."""
     ip = ip_address(address)
     if ip.version == 4:
         return int(ip)
@@ -36,24 +36,24 @@ def address_number(address: str) -> int:
 
 
 def is_six(text: str) -> bool:
-    """Return whether *text*, an address or a range, is IPv6."""
+    """Return whether *text*, an address or a CIDR, is IPv6."""
     return ":" in text
 
 
 def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:
-    """Return whether guests derive their addresses in *subnet* from their MAC: each port has exactly one address in
-    such a subnet."""
+    """Return whether guests derive their addresses in *subnet* from their MAC (SLAAC). Every port has exactly one
+    address in such a subnet."""
     return subnet["ipv6_address_mode"] in AUTOMATIC
 
 
 def of_mac(cidr: str, mac: str) -> str:
-    """Return the address that a guest with *mac* derives in *cidr* (RFC 4291, EUI-64)."""
+    """Return the IPv6 address that a guest with the MAC *mac* derives in the subnet *cidr* (RFC 4291, EUI-64)."""
     return str(IPv6Address(int(ip_network(cidr).network_address) | (int(IPv6Address(link_local(mac))) & (2**64 - 1))))
 
 
 def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
-    """Return the first of the subnets *choices* that can give *address* to a port; ``None`` if there is none. A port
-    cannot have the network address, broadcast address or gateway address of a subnet."""
+    """Return the first of the subnets *choices* that contains *address* as an address for ports; ``None`` if there is
+    none. The network address, broadcast address and gateway address of a subnet are not for ports."""
     ip = ip_address(address)
     for subnet in choices:
         net = ip_network(subnet["cidr"])
@@ -65,16 +65,16 @@ def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | 
 
 
 def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
-    """Return whether any port has *address* in the subnet."""
+    """Return whether a port has *address* in the subnet *subnet_id*."""
     return connection.execute(select(addresses.c.port_id).where(
         addresses.c.subnet_id == subnet_id, addresses.c.number == address_number(address))).first() is not None
 
 
 def give_address(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
                  address: str | None = None, where: str = "") -> None:
-    """Give the port *address* from the first fitting subnet of *choices*. Without *address*, give it any address from
-    the pools of the first subnet with a free one. *network_id*, *where*: the network, and words for the subnets, for
-    errors. Raises ``Conflict``, ``InvalidRequest``."""
+    """Assign an address to the port *port_id*: *address*, or if it is ``None`` a free address from the allocation
+    pools. *choices*: the subnets to use; the first one with *address* or with a free address is used. *network_id*,
+    *where*: the network, and a description of the subnets, for errors. Raises ``Conflict``, ``InvalidRequest``."""
     if address is None:
         if not any(_give_any_address(connection, port_id, subnet) for subnet in choices):
             raise Conflict(f"No more IP addresses available on network {network_id}.",
@@ -93,8 +93,8 @@ def give_address(connection: Connection, port_id: str, network_id: str, choices:
 
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
-    """Give the port the addresses that a port gets by default, as in Neutron: an IPv4 address, an address by DHCPv6,
-    and the addresses derived from its MAC (*mac*). *choices*: the subnets. *network_id*: for errors."""
+    """Assign the default addresses to the port *port_id*, as Neutron does: one IPv4 address, one DHCPv6 address, and
+    the addresses derived from its MAC *mac* (SLAAC). *choices*: the subnets of its network *network_id*."""
     for six in (False, True):
         fitting = [subnet for subnet in choices if is_six(subnet["cidr"]) is six and not by_itself(subnet)]
         if fitting:
@@ -103,14 +103,15 @@ def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[R
 
 
 def give_automatic(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping]) -> None:
-    """Give the port its derived address in each subnet of *choices* where guests derive addresses from their MAC."""
+    """Assign to the port *port_id* the address derived from its MAC *mac* in each of the subnets *choices* with SLAAC.
+    """
     for subnet in choices:
         if by_itself(subnet):
             _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
 
 
 def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
-    """Give the port any free address of the subnet. Return false if there is none."""
+    """Assign any free address of *subnet* to the port *port_id*. Return false if no address is free."""
     if by_itself(subnet):
         mac = connection.execute(select(ports.c.mac_address).where(ports.c.id == port_id)).scalar()
         return _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
@@ -129,8 +130,8 @@ def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) 
 
 
 def draw_offset(size: int) -> int:
-    """Return a random index of an address in an allocation pool of *size* addresses: 0 to *size* - 1, with equal
-    probability."""
+    """Return a random number from 0 to *size* - 1, as the index of an address in an allocation pool of *size*
+    addresses. All indexes are equally probable."""
     return secrets.randbelow(size)
 
 
@@ -152,8 +153,8 @@ def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[tupl
 
 
 def add_port(connection: Connection, **row: Any) -> str | None:
-    """Insert a port, and return its MAC, which is random unless *row* has one. Return ``None`` if a port with this id,
-    or with the MAC in *row*, exists."""
+    """Insert a port, and return its MAC. *row*: its column values; without ``mac_address``, choose a random MAC. Return
+    ``None`` if the port's id, or the MAC in *row*, already exists."""
     if "mac_address" in row:
         return str(row["mac_address"]) if insert_if_absent(connection, ports, **row) else None
     for _try in range(TRIES):

@@ -44,7 +44,7 @@ SHORTEST, BITS, COUNTED = {4: 8, 6: 64}, {4: 32, 6: 128}, {4: 32, 6: 64}
 
 
 def subnet_pool_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the subnet pools *rows* with the projects that they are shared with."""
+    """Convert subnet pool *rows* to documents for callers, with ``shared`` and ``shared_with`` (ids of projects)."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
@@ -68,8 +68,9 @@ def create_subnet_pool_row(connection: Connection, context: Context, values: Doc
 
 
 def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
-    """Create the default pool of a new cloud, for the first networks of all projects. If administrators delete the
-    pool, it is not created again. Its quota leaves addresses for every project."""
+    """Create the default IPv4 subnet pool of a new cloud with the addresses *net*, for the auto-allocated first
+    networks of projects. It is created only once, so administrators may delete it. It limits how many addresses one
+    project gets."""
     length = max(FIRST, net.prefixlen)
     if default_subnet_pool(connection, 4, true()) is None and insert_if_absent(
         connection, beginnings, name="subnet_pool", created_at=utc_now()):
@@ -80,8 +81,9 @@ def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
 
 
 def prepare_subnet_pool_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the pool *row*, and join adjacent prefixes in them. Prefixes can only be added, because
-    subnets may be in the present ones. If the pool joins an address scope, all its new values are checked."""
+    """Check the new *values* of the subnet pool *row*, and merge adjacent prefixes in them. Prefixes can only be added,
+    because the present ones may have subnets. If the pool gets another address scope, or new prefixes in its scope, it
+    is checked against the scope."""
     row = find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
@@ -99,7 +101,8 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
 
 
 def _with_more(row: RowMapping, values: Document) -> list[str]:
-    """Return the new prefixes of the pool *row*. Raises ``InvalidRequest`` if *values* lack a present prefix."""
+    """Return the prefixes in *values* merged, as new prefixes of the pool *row*. Raises ``InvalidRequest`` if they do
+    not contain all present prefixes of the pool."""
     nets = join_prefixes(values["prefixes"])
     removed_nets = [net for net in map(ip_network, row["prefixes"]) if not _inside(net, nets)]
     if removed_nets:
@@ -109,7 +112,8 @@ def _with_more(row: RowMapping, values: Document) -> list[str]:
 
 
 def join_prefixes(prefixes: Sequence[str]) -> list[AnyNetwork]:
-    """Return the prefixes, with adjacent ones joined. Raises ``InvalidRequest`` for none, or for two IP versions."""
+    """Return the *prefixes* as IP networks; adjacent ones are merged into one. Raises ``InvalidRequest`` if there are
+    none, or if they mix IPv4 and IPv6."""
     nets: list[Any] = list(map(ip_network, prefixes))
     if not nets:
         raise InvalidRequest("prefixes: must have one prefix at least.", type="EmptySubnetPoolPrefixList")
@@ -138,15 +142,16 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default_subnet_pool(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """Return the id of the default pool of an IP version; ``None`` if there is none, or the SQL condition *visible* is
-    false for it. The pool is not locked: callers that allocate a subnet have locked the project's quota."""
+    """Return the id of the default subnet pool for an IP *version*; ``None`` if there is none for which the SQL
+    condition *visible* is true. The pool is not locked: callers that allocate a subnet from it have locked the
+    project's quota."""
     return connection.execute(select(subnet_pools.c.id).where(
         subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
 
 
 def prepare_subnet_pool_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the RBAC policies of a subnet pool. Raises ``InvalidRequest`` while a subnet is allocated from the
-    pool."""
+    """Delete the RBAC policies of the subnet pool *row*, which will be deleted. Raises ``InvalidRequest`` while a
+    subnet is allocated from the pool."""
     find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)
     subnet_id = connection.execute(select(subnets.c.id).where(subnets.c.subnetpool_id == row["id"]).limit(1)).scalar()
     if subnet_id is not None:
@@ -157,9 +162,10 @@ def prepare_subnet_pool_delete(connection: Connection, context: Context, row: Ro
 
 
 def changed_subnet_pool_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``router/ID`` for each router of the pool's subnets if the pool's address scope changes, because these
-    routers then translate other addresses; otherwise an empty list. *changed*: the new values; ``None`` for a created
-    or deleted pool."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the subnet pool *row* affects: if its
+    address scope changes, ``router/ID`` of each router with an interface in one of its subnets, because these routers
+    then translate other addresses (NAT); otherwise none. *changed*: the new values; ``None`` for a created or deleted
+    pool."""
     if not changed or changed.get("address_scope_id", row["address_scope_id"]) == row["address_scope_id"]:
         return []
     return [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().join(
@@ -179,8 +185,9 @@ SUBNET_POOL = NetworkResource(
 
 # Subnets ---------------------------------------------------------------------------------------------------------
 def cut_subnet(connection: Connection, context: Context, values: Document) -> None:
-    """Set ``cidr`` and ``subnetpool_id`` in the *values* of a new subnet: allocate the requested ``cidr`` or
-    ``prefixlen`` from the named pool or the default one."""
+    """Allocate the prefix of a new subnet from a subnet pool, and set ``cidr`` and ``subnetpool_id`` in its *values*.
+    *values* may request a ``cidr`` or a ``prefixlen``, and a pool or the default pool. Without a pool, ``cidr`` does
+    not change. Raises ``InvalidField``, ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     usual, length = values.pop("use_default_subnetpool", False), values.pop("prefixlen", None)
     cidr, id = values.get("cidr"), values.get("subnetpool_id")
     version = values.get("ip_version") or (ip_network(cidr).version if cidr else 4)
@@ -202,8 +209,9 @@ def cut_subnet(connection: Connection, context: Context, values: Document) -> No
 
 
 def check_others(connection: Connection, network: RowMapping, values: Document) -> None:
-    """Raise ``InvalidRequest`` unless the subnets of *network* with one IP version are all from one pool, from pools of
-    one address scope, or from no pool. The caller has locked the network."""
+    """Raise ``InvalidRequest`` if a subnet with *values* cannot be added to *network*: its subnets with the same IP
+    version must all be from one subnet pool, from pools in one address scope, or from no pool. The caller has locked
+    the network."""
     six, id = ":" in values["cidr"], values["subnetpool_id"]
     query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
         subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).where(subnets.c.network_id == network["id"])
@@ -227,8 +235,8 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
 
 
 def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> None:
-    """Raise ``InvalidRequest`` when *pool* would change its address scope while a network has subnets of this pool and
-    of other pools: all these pools must be in one scope. The error names the network if the caller may see it."""
+    """Raise ``InvalidRequest`` if the address scope of *pool* cannot change, because a network has subnets from this
+    pool and from others: all its pools must be in one scope. The error names the network if the caller may see it."""
     advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
     shared = select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
@@ -246,7 +254,9 @@ def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> 
 
 def _allocate_prefix(connection: Connection, pool: RowMapping, project: str, cidr: str | None,
                      length: int | None) -> AnyNetwork:
-    """Return the prefix for a new subnet: *cidr*, or a free one of *length* bits. The caller has locked the *pool*."""
+    """Return the prefix for a new subnet of *project*: *cidr*, or a free one of *length* bits (``None``: the pool's
+    default length). The caller has locked the *pool*. Raises ``InvalidRequest`` or ``Conflict`` if it is not possible.
+    """
     bits = ip_network(cidr).prefixlen if cidr else pool["default_prefixlen"] if length is None else length
     for name, words, wrong in (("min_prefixlen", "minimum", bits < pool["min_prefixlen"]),
                                ("max_prefixlen", "maximum", bits > pool["max_prefixlen"])):
@@ -276,8 +286,8 @@ def _inside(net: Any, nets: Iterable[Any]) -> bool:
 
 
 def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> None:
-    """Raise ``Conflict`` when one more subnet of prefix length *bits* would exceed the pool's ``default_quota``.
-    *have*: the subnets that the project has in the pool."""
+    """Raise ``Conflict`` if one more subnet of prefix length *bits* exceeds the project's share of the pool
+    (``default_quota``). *have*: the subnets that the project has in the pool."""
     limit, counted = pool["default_quota"], COUNTED[pool["ip_version"]]
     if limit is None:
         return
@@ -288,8 +298,8 @@ def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> Non
 
 
 def first_free(nets: Sequence[Any], taken: Sequence[Any], bits: int) -> AnyNetwork | None:
-    """Return a prefix of length *bits* that overlaps with none of *taken*: the first one in the smallest of *nets* that
-    has a free one. ``None`` if there is none."""
+    """Return a free prefix of length *bits*; ``None`` if there is none. *nets*: the prefixes of the pool, searched from
+    the smallest to the largest. *taken*: the allocated subnets, with which the free prefix must not overlap."""
     spans = sorted((int(taken_net[0]), int(taken_net[-1])) for taken_net in taken)
     for net in sorted(nets, key=lambda pool_net: (-pool_net.prefixlen, int(pool_net[0]))):
         if net.prefixlen > bits:

@@ -42,7 +42,8 @@ NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network
 
 
 def visible_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for the subnets that the caller's project owns, and the subnets of visible networks."""
+    """Return the SQL condition for the subnets that *context* may see: its project's subnets, and all subnets of
+    networks that it may see."""
     if context.is_admin:
         return true()
     return or_(subnets.c.project_id == (context.project_id or ""),
@@ -50,8 +51,8 @@ def visible_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def _listed_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for the subnets that the caller's project owns, and the subnets of visible networks, in
-    a form that is fast for lists (``sharing.listed_ids``)."""
+    """Return an SQL condition for the same subnets as ``visible_subnets``, but in a form that is fast for lists (see
+    ``sharing.listed_ids``)."""
     if context.is_admin:
         return true()
     project, own, inside = context.project_id or "", subnets.alias(), subnets.alias()
@@ -61,8 +62,8 @@ def _listed_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Network) -> None:
-    """Raise ``InvalidField`` when servers cannot have addresses of *net*, or when *context* is no admin and *net* is
-    outside *ranges*."""
+    """Raise ``InvalidField`` if *net* cannot be a subnet: servers cannot have such addresses, or the caller is no admin
+    and *net* is not inside one of *ranges*."""
     core_addresses.check_special_networks(net)
     if not context.is_admin and not any(net.subnet_of(pool) for pool in ranges):
         raise InvalidField("cidr", f"must lie in {', '.join(map(str, ranges))} (setting network_pools): hosts route to "
@@ -71,8 +72,8 @@ def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Networ
 
 def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
                       values: Document) -> None:
-    """Check *values* and insert a subnet of a network of the project. *ranges*: where subnets of networks that the
-    agents make must lie; subnets of administrators may lie elsewhere."""
+    """Check *values* and insert a subnet. *ranges*: the networks in which the subnets of agent-created networks must
+    be, except the subnets of admins. Raises ``InvalidField``, ``InvalidRequest``, ``Conflict``, ``Forbidden``."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
@@ -100,7 +101,8 @@ def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, con
 
 
 def _make_known(connection: Connection, network: RowMapping, subnet: Document) -> None:
-    """Insert, for each port of the network, the address in *subnet* that its guest will derive from its MAC."""
+    """Insert the addresses that the guests on *network* derive from their MACs in the new *subnet* (SLAAC): one for
+    each port."""
     for port in connection.execute(select(ports.c.id, ports.c.mac_address).where(
             ports.c.network_id == network["id"], ~ports.c.device_owner.startswith(OWN))).all():
         address = ipam.of_mac(subnet["cidr"], port.mac_address)
@@ -109,8 +111,8 @@ def _make_known(connection: Connection, network: RowMapping, subnet: Document) -
 
 
 def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork, values: Document) -> None:
-    """Raise ``InvalidField`` when *values* do not fit a subnet of the IP version of *net*. The modes are Neutron's (API
-    reference, "Create subnet")."""
+    """Raise ``InvalidField`` unless *values* and *network* allow a subnet of the IP version of *net*. IPv6 subnets need
+    an OVN network and valid address modes (see Neutron's API reference, "Create subnet")."""
     ip_version = values.pop("ip_version", net.version)
     if ip_version != net.version:
         raise InvalidField("ip_version", f"must be {net.version}, as cidr is", ip_version)
@@ -141,8 +143,8 @@ def _check_modes(net: AnyNetwork, values: Document) -> None:
 
 
 def _check_dhcp_options(net: AnyNetwork, values: Document) -> None:
-    """Raise ``InvalidField`` for name servers or routes that DHCP of the IP version of *net* cannot announce, and for
-    duplicates."""
+    """Raise ``InvalidField`` if ``dns_nameservers`` or ``host_routes`` in *values* contain duplicates, or entries that
+    DHCP cannot announce in a subnet of the IP version of *net*."""
     for name in ("dns_nameservers", "host_routes"):
         check_once(name, values.get(name) or ())
     for nameserver in values.get("dns_nameservers") or ():
@@ -158,8 +160,8 @@ def _check_dhcp_options(net: AnyNetwork, values: Document) -> None:
 
 
 def _check_mtu(connection: Connection, network_id: str) -> None:
-    """Raise ``Conflict`` when the network's MTU is too small for IPv6. The caller has locked the network, so the MTU
-    stays."""
+    """Raise ``Conflict`` when the MTU of the network *network_id* is too small for an IPv6 subnet. The caller has
+    locked the network."""
     mtu = connection.execute(select(networks.c.mtu).where(networks.c.id == network_id)).scalar_one()
     if mtu < LEAST_MTU:
         raise Conflict(f"MTU of {network_id} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do without "
@@ -168,8 +170,8 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
-    """Raise an error if *net* overlaps with another subnet of *network*; if the agents make *network*, also with one of
-    their other networks. Locks all networks, so that a simultaneous caller waits, and then sees the new subnet."""
+    """Raise an error if *net* overlaps with another subnet of *network*. If agents create *network*, it must not
+    overlap with other agent-created networks either. Locks all networks, so that concurrent callers wait."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
@@ -199,13 +201,13 @@ def _check_gateway(network: RowMapping, net: AnyNetwork, gateway: str | None) ->
 
 
 def _span(net: AnyNetwork) -> tuple[int, int]:
-    """Return the first and the last address of *net* that ports may have, as numbers. IPv6 has no broadcast address."""
+    """Return the first and the last address in *net* that ports may have, as integers. IPv6 networks have no broadcast
+    address."""
     return int(net[0]) + 1, int(net[-1]) - (net.version == 4)
 
 
 def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Document]:
-    """Return the allocation pools of a new subnet *net* without ``allocation_pools``: all addresses except the
-    gateway's."""
+    """Return the ``allocation_pools`` of a new subnet *net* whose request has none: all addresses except *gateway*."""
     first, last = _span(net)
     pools = [(first, last)]
     if gateway is not None and first <= (middle := int(ip_address(gateway))) <= last:
@@ -215,7 +217,8 @@ def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Docum
 
 
 def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document]) -> None:
-    """Raise an error when *pools* are not inside *net*, overlap, or contain its gateway."""
+    """Raise an error when the allocation *pools* are not inside *net*, overlap with each other, or contain *gateway*.
+    """
     read, (first, last) = type(net[0]), _span(net)
     if other := next((each for pool in pools for each in pool.values() if ip_address(each).version != net.version), ""):
         raise InvalidRequest(f"The allocation pool with {other} is not valid: {net} is of IPv{net.version}.",
@@ -237,8 +240,8 @@ def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document])
 
 
 def prepare_subnet_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the subnet *row*. On networks that agents create ``enable_dhcp`` cannot change, because
-    hosts may already have the network."""
+    """Check the new *values* of the subnet *row*. Raises ``InvalidField``, ``Conflict``. In an agent-created network
+    ``enable_dhcp`` cannot change, because hosts may already have the network."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = ip_network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
@@ -254,8 +257,8 @@ def prepare_subnet_update(connection: Connection, context: Context, row: RowMapp
 
 
 def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the addresses of a subnet. Raises ``Conflict`` while a router has one of them, or a port has one that is
-    not derived from its MAC."""
+    """Delete the addresses in the subnet *row*, which will be deleted. Raises ``Conflict`` while a router has one of
+    these addresses, or a port has one that is not derived from its MAC."""
     query = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
         addresses.c.subnet_id == row["id"])
     if ipam.by_itself(row):  # derived addresses go with it, except a router's
@@ -267,9 +270,10 @@ def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: ``network/ID``; ``port/ID`` of ports that gain or lose addresses, or for
-    which DHCP is switched on or off; ``router/ID`` of the subnet's routers, if the gateway address changes. *changed*:
-    the new values; ``None`` for a created or deleted subnet."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the subnet *row* affects:
+    ``network/ID``; ``port/ID`` of ports that get or lose addresses, or for which DHCP is switched on or off;
+    ``router/ID`` of the subnet's routers, if the gateway address changes. *changed*: the new values; ``None`` for a
+    created or deleted subnet."""
     unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
         unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
@@ -285,8 +289,8 @@ def changed_subnet_units(connection: Connection, row: RowMapping, changed: Docum
 
 
 def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
-    """Return the kind of resource "subnet". *ranges*: where subnets of networks that the agents make must lie, except
-    an admin's."""
+    """Return the definition of the resource type "subnet" (its table, checks, fields and filters). *ranges*: the
+    networks in which the subnets of agent-created networks must be, except the subnets of admins."""
     return NetworkResource(
         name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets,
         create=partial(create_subnet_row, ranges),
