@@ -21,8 +21,8 @@ USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsF
 
 
 def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
-    """Return the dataclass field of a setting with the documentation *text*. *least*, *most*: the smallest and the
-    largest number that the setting accepts."""
+    """Return the dataclass field for a setting. *text*: its documentation. *default*: its default value, or a function
+    that returns the default value. *least*, *most*: the smallest and the largest allowed number."""
     # Its result is used in a dataclass.
     # pylint: disable-next=invalid-field-call
     return field(**{"default_factory" if callable(default) else "default": default},
@@ -362,8 +362,8 @@ class Settings:
     keystone_ca_cert: Path | None = _doc("PEM file with the CA of Keystone's certificate.")
 
     def take_over(self, fresh: Settings, names: Collection[str]) -> None:
-        """Change the settings *names* to the values of *fresh*, for all parts that share this object. Settings are
-        frozen otherwise: parts never change them."""
+        """Set the settings *names* to their values in *fresh*, when the file was reloaded. The object itself is
+        changed, because many parts of the process share it; otherwise it is never changed."""
         for name in names:
             object.__setattr__(self, name, getattr(fresh, name))
 
@@ -374,7 +374,8 @@ class Settings:
 
     @property
     def spread(self) -> bool:
-        """Whether cells are created with `magnetar cell create`, and not from these settings."""
+        """Return whether there are several cells: they are created with `magnetar cell create`, and not from these
+        settings."""
         return self.database_url is not None and self.cell_database_url is None
 
     @property
@@ -394,7 +395,8 @@ class Settings:
 
     @property
     def trusted_certificates(self) -> list[str]:
-        """Ids of the certificates that servers trust if their request names none; empty if none is verified."""
+        """Return the ids of the certificates that are trusted for image signatures if the request for a server names
+        none; empty unless both verification settings are enabled."""
         both = self.verify_image_signatures and self.enable_certificate_validation
         return self.default_trusted_certificate_ids if both else []
 
@@ -406,16 +408,16 @@ class Settings:
             raise InvalidSettings(f"network_pools must be IPv4 networks such as 10.0.0.0/8: {error}.") from None
 
     def workers_of_host(self) -> int:
-        """Return the number of a conductor's workers that actions at one host may use."""
+        """Return how many of a conductor's worker threads actions at the same host may use."""
         return share_of(self.workers, self.host_share)
 
     def of_project(self, all: int) -> int:
-        """Return the share of *all*, a limit on requests or connections, that one project may use (``project_share``).
-        """
+        """Return the share of *all* that one project may use (setting ``project_share``). *all*: a limit on requests or
+        connections."""
         return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:
-        """Return the number of actions of each kind that may run at a host at the same time."""
+        """Return how many actions of a kind may run on a host at the same time: {kind (build, live): number}."""
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
 
 

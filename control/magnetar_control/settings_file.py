@@ -44,7 +44,7 @@ RELOADED = frozenset(setting.name for setting in dataclasses.fields(Settings)) -
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """Return the settings of the file *path*, by default of ``FILE``, which may be missing. Raises ``InvalidSettings``.
+    """Read the settings from the file *path*; ``None``: from ``FILE``, if this file exists. Raises ``InvalidSettings``.
     """
     source = path or FILE
     return make_settings(_read_values(source) if path or source.exists() else {}, str(source))
@@ -61,8 +61,8 @@ def _read_values(source: Path) -> dict[str, Any]:
 
 
 def find_former_names(path: Path | None = None) -> list[str]:
-    """Return a warning for each former name of a setting in the file *path*, by default in ``FILE``. Raises
-    ``InvalidSettings`` for a file that cannot be read."""
+    """Return a warning for each setting in the file that has a deprecated name. *path*: the file; ``None``: ``FILE``.
+    Raises ``InvalidSettings`` for a file that cannot be read."""
     source = path or FILE
     values = _read_values(source) if path or source.exists() else {}
     return [_describe_former_name(name, str(source)) for name in values if name in RENAMED]
@@ -73,8 +73,8 @@ def _describe_former_name(name: str, source: str) -> str:
 
 
 def make_settings(values: dict[str, Any], source: str = "the settings") -> Settings:
-    """Return validated settings from *values*, by name. Raises ``InvalidSettings`` that names the setting and *source*,
-    such as a file."""
+    """Validate *values*, by name of the setting, and return the settings. *source*: where they come from, such as a
+    file, for errors. Raises ``InvalidSettings``."""
     hints = typing.get_type_hints(Settings)
     checked, fields = {}, {setting.name: setting for setting in dataclasses.fields(Settings)}
     for name, value in _with_current_names(values, source).items():
@@ -88,7 +88,8 @@ def make_settings(values: dict[str, Any], source: str = "the settings") -> Setti
 
 
 def _with_current_names(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return *values* with the current names of settings, and log a warning for each former one."""
+    """Replace deprecated names of settings in *values* by the current names. Log a warning for each one. *source*: the
+    file, for the warning."""
     current = {}
     for name, value in values.items():
         if name in RENAMED:
@@ -101,7 +102,8 @@ def _with_current_names(values: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def replace_settings(settings: Settings, **values: Any) -> Settings:
-    """Return *settings* with *values* of options of the command line. Raises ``InvalidSettings``."""
+    """Return a copy of *settings* with *values* from the command line, by name of the setting. Raises
+    ``InvalidSettings``."""
     fields = {setting.name: setting for setting in dataclasses.fields(Settings)}
     for name, value in values.items():
         if isinstance(value, int):
@@ -138,7 +140,8 @@ def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
 
 
 def describe_settings() -> list[dict[str, str]]:
-    """Return one row for each setting, for the reference page: name, type, default, doc, and what SIGHUP does."""
+    """Return a row for each setting, for the reference page of the documentation: {name, type, default, doc, reload}.
+    ``reload``: whether SIGHUP is enough to apply a change ("reload") or a restart is necessary ("restart")."""
     rows, hints = [], typing.get_type_hints(Settings)
     for setting in dataclasses.fields(Settings):
         default = setting.default if setting.default_factory is dataclasses.MISSING else setting.default_factory()

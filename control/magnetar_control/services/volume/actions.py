@@ -99,7 +99,7 @@ def reserve_volume(connection: Connection, context: Context, row: RowMapping) ->
 
 
 def unreserve_volume(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the reservations of the volume *row* that have no server (Cinder's os-unreserve)."""
+    """Delete those attachments of the volume *row* that are only reserved or attaching (Cinder's os-unreserve)."""
     for id in _attachment_ids(connection, row, "reserved", "attaching"):
         attachments.remove_attachment(connection, id)
 

@@ -61,13 +61,15 @@ MAKING = ("creating", "downloading")
 
 
 class EmbeddedVolumes:
-    """The embedded ``services.Volumes``, in the API *database*, with the content on compute hosts.
+    """The volume service inside the control plane, an implementation of ``services.Volumes``. Its rows are in the API
+    *database*, the content of volumes is on compute hosts.
 
-    *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have
-    an image. *images*: the image service. *pools*: the agents' pools, the default one first. *zone*: the availability
-    zone of volumes. *pause*: seconds before the first retry of a failed task. *used*: returns whether a server uses an
-    attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes. *knows*: returns
-    whether all processes know a capability.
+    *hosts*: a function that returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image*: a function (host,
+    uuid of an image) that copies the image to the host if it is missing there. *images*: the image service. *pools*:
+    the names of the agents' storage pools, the default pool first. *zone*: the availability zone of volumes. *pause*:
+    seconds before the first retry of a failed task. *used*: a function that returns whether a server uses an
+    attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes. *knows*: a
+    function that returns whether all processes support a capability (during an upgrade).
     """
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
@@ -91,18 +93,19 @@ class EmbeddedVolumes:
         self.homes = self.worker.homes
 
     def host_pools(self) -> list[PoolOnHost]:
-        """Return all pools of all hosts, as their agents have reported them."""
+        """Return the storage pools of all hosts, as their agents have last reported them."""
         with self.database.read() as connection:
             return fetch_host_pools(connection)
 
     def pool_usage(self) -> dict[str, tuple[int, int]]:
-        """Return the number and the total GiB of the volumes of each pool."""
+        """Return how much the volumes use of each storage pool: {pool uuid: (number of volumes, their total GiB)}."""
         with self.database.read() as connection:
             return fetch_pool_usage(connection)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: refuse a volume in
-        use). Raises ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
+        """Create and return a snapshot of a volume. *fields*: id, name, description, metadata, and ``in_use`` (false:
+        raise an error if the volume is in use). A repeated call with the same ``id`` returns the same snapshot. Raises
+        ``NotFound``, ``TooLarge``, ``InvalidRequest`` for a volume in another status."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.snapshot(context, id):
             return existing
@@ -126,10 +129,11 @@ class EmbeddedVolumes:
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create and return a volume. Further *fields*: description, metadata, multiattach, hints {same_host,
-        different_host: uuids of volumes}, ``image_names_type`` (false: ignore the type that the image names, because
-        the caller may not be allowed to use it). A repeated call with the same ``id`` returns the same volume. The copy
-        of a snapshot or volume is on the host of its source."""
+        """Create and return a volume of *size* GiB. *fields*: those of ``services.Volumes.create``, and description,
+        metadata, multiattach, hints {same_host, different_host: uuids of volumes}, and ``image_names_type`` (false:
+        ignore the volume type in the image's properties, because the caller may not be allowed to use it). A repeated
+        call with the same ``id`` returns the same volume. A copy of a snapshot or volume is created on the host of its
+        source."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.show(context, id):
             return existing
@@ -142,8 +146,8 @@ class EmbeddedVolumes:
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
-        """Return the columns of a new volume of *size* GiB with *fields* (as in ``create``), and its type (``None``:
-        the volume gets its source's type)."""
+        """Return (columns of a new volume, its volume type) for a request. *size*: GiB. *fields*: as in ``create``. The
+        type is ``None`` if the volume copies a snapshot or volume and gets its type."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
@@ -175,8 +179,9 @@ class EmbeddedVolumes:
 
     def _place(self, context: Context, values: Document, chosen: VolumeType | None,
                near: Callable[[str], bool] | None) -> None:
-        """Set the host of the new volume *values*, unless it is a copy, which is on the host of its source; and its
-        pool, if its type *chosen* chooses one. *near*: as in ``_near``. Raises ``InvalidRequest``."""
+        """Choose the host of a new volume, and set it in its columns *values*; a copy gets none, because it is created
+        on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: from ``_near``:
+        whether a host is allowed. Raises ``InvalidRequest``."""
         host, copied = values["host"], values["snapshot_id"] or values["source_volid"]
         if copied and (near or (chosen is not None and chosen.chooses)):
             store: SnapshotStore | VolumeStore = self.snapshots if values["snapshot_id"] else self.volumes
@@ -194,8 +199,9 @@ class EmbeddedVolumes:
             values["host"] = host
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
-        """Return a function that returns whether a host is right for *hints*: it has one of the volumes ``same_host``
-        (if any are given), and none of ``different_host``. ``None`` without *hints*. Raises ``NotFound``."""
+        """Return a function that returns whether the scheduler hints *hints* allow a host: the host has one of the
+        volumes ``same_host`` (if given), and none of the volumes ``different_host``. Return ``None`` if there are no
+        hints. Raises ``NotFound``."""
         if not any(hints.values()):
             return None
         host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
@@ -204,10 +210,12 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the id of the snapshot that the image *id* stands for: an image without content, made from a
-        volume-backed server, names the snapshot of the root volume. ``None`` for other images. The snapshot must belong
-        to the project of the volume or of the image: conductors call this as administrators, and a user can write any
-        uuid into an image. Raises ``NotFound``."""
+        """Return the id of the volume snapshot to which the image *id* refers; ``None`` if it refers to none. The image
+        of a volume-backed server has no content, and refers to the snapshot of the root volume.
+
+        Raises ``NotFound`` unless the snapshot belongs to the project of the caller or of the image. This check is
+        necessary because conductors call this as administrators, and users can write any uuid into an image.
+        """
         image = (self.images.show(context, id) if self.images else None) or {}
         mapping = (image.get("properties") or {}).get("block_device_mapping")
         if not mapping or image.get("size"):
@@ -269,9 +277,9 @@ class EmbeddedVolumes:
         return answer
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
-        """Create an image from an available volume. *fields*: disk_format, container_format, visibility, protected. The
-        image has the properties of the image that the volume was made from. Returns {volume, image}. Raises the errors
-        of the image service, and ``InvalidRequest``."""
+        """Create an image from an available volume, and queue the upload of the volume's content. *fields*:
+        disk_format, container_format, visibility, protected. The image gets the properties of the image from which the
+        volume was created. Return {volume, image}. Raises the errors of the image service, and ``InvalidRequest``."""
         check_volume_writer(context)
         volume = self.volumes.show(context, id)
         if self.images is None or volume["status"] != "available":  # before the image exists
@@ -297,8 +305,9 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait at most *limit* seconds until the volume is created or reimaged, and return it. If no worker has its
-        task, do the task in this thread. Raises ``InvalidRequest`` when the task failed or is not done."""
+        """Wait at most *limit* seconds until a volume is created or reimaged, and return it. If no worker has started
+        its task, execute the task in this thread. Raises ``InvalidRequest`` when the task has failed, or is not done in
+        time."""
         deadline = time.monotonic() + limit
         while True:
             bell_count = self.database.bell.count(BELL)
@@ -325,9 +334,9 @@ class EmbeddedVolumes:
 
     def reserve(self, context: Context, id: str, server_id: str, confirm: Confirm = always_allowed,
                 **fields: Any) -> Document:
-        """Reserve the volume for a server, and return {id (of the attachment), volume}. *fields*: ``attachment_id``,
-        generated by default. *confirm*: called before the commit; it may raise. A repeated call for the same server
-        returns the same attachment."""
+        """Reserve the volume *id* for a server, and return {"id": id of the attachment, "volume": the volume}.
+        *fields*: ``attachment_id``, by default a new uuid. *confirm*: called before the commit; may raise to roll back.
+        A repeated call for the same server returns the same attachment."""
         with self.database.write() as connection:
             row = next((attachment for attachment in attachments_of(connection, [id])[id]
                         if attachment["server_id"] == server_id), None)
@@ -367,13 +376,14 @@ class EmbeddedVolumes:
             return self.quota.limits(connection, project_id), self.quota.used(connection, project_id)
 
     def set_quotas(self, project_id: str, limits: Mapping[str, int | None]) -> dict[str, int]:
-        """Set limits of a project (``None``: the default again), and return all its limits."""
+        """Set the limits *limits* of a project, by resource (``None``: use the default again). Return all of its
+        limits."""
         with self.database.write() as connection:
             return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume, snapshot and backup with a fault, the latest first. *listing*: the
-        projects and the filters; its other parameters have no effect."""
+        """Return the faults of volumes, snapshots and backups, the latest first: (type, such as VOLUME; row with the
+        column ``fault``). *listing*: selects projects and filters; its paging and sorting have no effect."""
         with self.database.read() as connection:
             messages = [(noun, {**row}) for rows, noun in (
             (table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"), (backups, "VOLUME_BACKUP"))
@@ -384,7 +394,8 @@ class EmbeddedVolumes:
                                                      message[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:
-        """Clear the fault of a volume, snapshot or backup that the caller may see. Raises ``NotFound``."""
+        """Clear the column ``fault`` (the message of the last error) of a volume, snapshot or backup. Raises
+        ``NotFound`` if *context* may not see it."""
         check_volume_writer(context)
         with self.database.write() as connection:
             for rows in (table, snapshots, backups):
@@ -408,8 +419,8 @@ class EmbeddedVolumes:
         return self.types.has(context, name)
 
     def where(self, id: str) -> str:
-        """Return the host of a volume. Raises ``NotFound`` when the volume does not exist, ``Conflict`` before it has a
-        host."""
+        """Return the name of the host of a volume. Raises ``NotFound`` when the volume does not exist, ``Conflict``
+        when it has no host yet."""
         with self.database.read() as connection:
             row = connection.execute(select(table.c.host).where(table.c.id == id)).first()
         if row is None:
@@ -428,7 +439,8 @@ class EmbeddedVolumes:
         return {id: volume.host for id, volume in access.items() if not volume.direct}
 
     def delete(self, context: Context, id: str) -> None:
-        """Queue the deletion of a volume, even if it is still being made or migrates. A repeated call does nothing."""
+        """Queue the deletion of a volume, even while it is being created or migrated. Do nothing if it is already being
+        deleted, or does not exist."""
         with self.database.write() as connection:
             row = find_visible_row(connection, table, context, id)
             if row is not None and row["status"] != "deleting":

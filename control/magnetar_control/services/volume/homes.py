@@ -31,24 +31,25 @@ LIMIT = 120.0
 
 
 class VolumeHomes:
-    """The hosts of volumes: the hosts that can have a volume, and moves of volumes to other hosts."""
+    """The operations on the hosts of volumes: find the hosts that can have a volume, and give a volume another host."""
 
     def __init__(self, database: Database, reach: Reach) -> None:
         self.database, self.reach = database, reach
 
     def access(self, ids: Collection[str]) -> dict[str, VolumeAccess]:
-        """Return the access to volumes, by uuid. Volumes without a host, and unknown ones, are absent."""
+        """Return how hosts reach the volumes *ids*: {uuid: access}. Unknown volumes, and volumes without a host, are
+        omitted."""
         with self.database.read() as connection:
             return fetch_volume_access(connection, ids)
 
     def hosts(self, id: str) -> frozenset[str]:
-        """Return the hosts that can have the volume: its host, and all others whose agents report that they reach its
-        shared pool. Raises ``NotFound``, and ``Conflict`` before the volume has a host."""
+        """Return the hosts that can be the volume's host: its present host, and all hosts that report that they reach
+        its shared pool. Raises ``NotFound``, and ``Conflict`` when the volume has no host yet."""
         return self.access_of_all([id])[id].hosts
 
     def access_of_all(self, ids: Collection[str]) -> dict[str, VolumeAccess]:
-        """Return the access to volumes, by uuid. Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one
-        without a host."""
+        """Return how hosts reach the volumes *ids*: {uuid: access}. Raises ``NotFound`` for an unknown volume, and
+        ``Conflict`` for a volume without a host."""
         access = self.access(ids)
         for id in ids:
             if id not in access:
@@ -58,10 +59,12 @@ class VolumeHomes:
         return access
 
     def next_hosts(self, id: str, *, is_up: bool) -> tuple[str | None, frozenset[str]]:
-        """Return (server, hosts) if the volume's host is down, or has lost the volume's pool: the server that has the
-        volume (``None`` if none), and the hosts that may become the volume's host. While a server has the volume, only
-        the server's host may, and only if it opens the volume directly. Return (``None``, no hosts) if the present host
-        is good. *is_up*: whether the volume's host is up."""
+        """Return (server, hosts): the server that has the volume (``None``: no server), and the hosts that can replace
+        the volume's host. Return (``None``, empty set) if a replacement is not necessary, because the present host is
+        up and reaches the volume. *is_up*: whether the present host is up.
+
+        While a server has the volume, only the server's host can replace it, and only if it opens the volume directly.
+        """
         volume = self.access_of_all([id])[id]
         if is_up and not volume.lost:
             return None, frozenset()
@@ -75,24 +78,24 @@ class VolumeHomes:
 
     def hosts_for_build(self, volumes: Iterable[Mapping[str, Any]], source: str | None = None,
                         is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
-        """Return the hosts where a server with these *volumes* can be built again (see ``access.common_build_hosts``,
-        also for *source* and *is_up*). Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one without a
-        host."""
+        """Return the hosts where a server with the attachments *volumes* can be built again (see
+        ``access.common_build_hosts`` for the parameters); ``None`` for any host. Raises ``NotFound`` for an unknown
+        volume, and ``Conflict`` for a volume without a host."""
         attachments = list(volumes)
         access = self.access_of_all([attachment["volume_id"] for attachment in attachments])
         return common_build_hosts(attachments, access, source, is_up)
 
     def hosts_for_moves(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]]
                         ) -> dict[str, frozenset[str] | None]:
-        """Return, by server, the hosts that each server can move to with its volumes (see
-        ``access.common_move_hosts``)."""
+        """Return the hosts to which each server can move with its volumes: {server: hosts, or ``None`` for any host}
+        (see ``access.common_move_hosts``). *volumes_by_server*: {server: its attachments}."""
         access = self._access_of_servers(volumes_by_server)
         return {server: common_move_hosts(volumes, access) for server, volumes in volumes_by_server.items()}
 
     def hosts_for_builds(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]],
                          sources: Mapping[str, str]) -> dict[str, frozenset[str] | None]:
-        """Return, by server, the hosts where each server could be built again if its host failed. *sources*: the hosts
-        of the servers."""
+        """Return the hosts where each server could be built again if its host failed: {server: hosts, or ``None`` for
+        any host}. *volumes_by_server*: {server: its attachments}. *sources*: {server: its present host}."""
         access = self._access_of_servers(volumes_by_server)
         return {server: common_build_hosts(volumes, access, sources[server])
                 for server, volumes in volumes_by_server.items()}
@@ -103,9 +106,10 @@ class VolumeHomes:
 
     def move(self, id: str, host: str, server_id: str | None = None, confirm: Confirm = always_allowed,
              holder: str | None = None) -> None:
-        """Make *host* the volume's host. May be repeated. *server_id*: the only server that may have the volume.
-        *holder*: the worker that has the volume's task. Raises ``Conflict`` if the volume cannot move, and the errors
-        of the agent."""
+        """Make *host* the volume's host, without copying content: both hosts reach its shared pool. May be repeated.
+        *server_id*: the server that may have the volume; any other one is an error. *confirm*: called before each
+        commit; may raise. *holder*: the id of the worker that executes the volume's task, if any. Raises ``Conflict``
+        if the volume cannot move, and the errors of the agent."""
         with self.database.write() as connection:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:
@@ -132,16 +136,17 @@ class VolumeHomes:
             raise
 
     def _give_up(self, id: str, host: str) -> None:
-        """Have *host*, which did not become the volume's host, forget the volume."""
+        """Queue the removal of the volume from the agent on *host*, unless *host* has become the volume's host. The
+        content in the pool remains."""
         with self.database.write() as connection:
             row = _row(connection, id, lock=True)
             if row is None or row["host"] != host:
                 host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
 
     def move_back(self, id: str, host: str, confirm: Confirm = always_allowed) -> bool:
-        """Make *host* the volume's host again, if the removal of the volume from *host* is not done yet. Return whether
-        *host* is the volume's host now. The caller guarantees that the server with the volume is still on *host*: this
-        prevents the removal meanwhile."""
+        """Make *host*, an earlier host, the volume's host again, if the agent there has not removed the volume yet.
+        Return whether *host* is the volume's host now. The caller guarantees that the server with the volume is still
+        on *host*, because then the agent does not remove the volume meanwhile."""
         with self.database.write() as connection:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:
@@ -167,8 +172,8 @@ def _row(connection: Connection, id: str, *, lock: bool = False) -> RowMapping |
 
 
 def _volume(connection: Connection, id: str, *, lock: bool = False) -> RowMapping:
-    """Return the row of the volume. *lock*: until the transaction ends. Raises ``NotFound``, and ``Conflict`` before it
-    has a host."""
+    """Return the row of the volume *id*. *lock*: lock the row until the transaction ends. Raises ``NotFound``, and
+    ``Conflict`` when the volume has no host yet."""
     row = _row(connection, id, lock=lock)
     if row is None:
         raise NotFound(f"Volume {id} could not be found.")
@@ -178,7 +183,8 @@ def _volume(connection: Connection, id: str, *, lock: bool = False) -> RowMappin
 
 
 def _shared_pool(connection: Connection, row: RowMapping) -> list[PoolOnHost]:
-    """Return the volume's pool, on each host that reaches it; empty for a pool of one host."""
+    """Return the shared pool of the volume *row*: one ``PoolOnHost`` for each host that can reach it. Return an empty
+    list if the pool is not shared."""
     id = row["pool_id"]
     if id is None and row["status"] not in INCOMPLETE:
         pool = find_pool_on_host(connection, row["host"], row["pool"] or row["volume_type"])
@@ -187,7 +193,8 @@ def _shared_pool(connection: Connection, row: RowMapping) -> list[PoolOnHost]:
 
 
 def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
-    """Return the volume's pool as *host* reaches it. Raises ``Conflict`` if *host* cannot take over the volume."""
+    """Return the pool of the volume *row* as *host* reaches it. Raises ``Conflict`` if *host* cannot become the
+    volume's host."""
     id = row["id"]
     pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host and pool.state == UP), None)
     if pool is None:
@@ -200,8 +207,8 @@ def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
 
 
 def _check_free(connection: Connection, row: RowMapping, server_id: str | None, holder: str | None) -> None:
-    """Raise ``Conflict`` while a server other than *server_id* has the volume, another worker than *holder* has a task
-    of the volume, or a snapshot of it is being created."""
+    """Raise ``Conflict`` if the volume *row* cannot get another host now: a server other than *server_id* has it, a
+    worker other than *holder* executes a task for it, or a snapshot is being created."""
     id = row["id"]
     servers = set(connection.execute(select(attachments.c.server_id).where(attachments.c.volume_id == id)).scalars())
     if others := sorted(str(server) for server in servers - ({server_id} if server_id else set())):
@@ -216,8 +223,8 @@ def _check_free(connection: Connection, row: RowMapping, server_id: str | None, 
 
 
 def _set_host(connection: Connection, row: RowMapping, pool: PoolOnHost) -> None:
-    """Save the volume's new host, the host of *pool*. Make the removals from all other hosts that have, or may have,
-    the volume due."""
+    """Save the host of *pool* as the new host of the volume *row*. Queue the removal of the volume from all other hosts
+    whose agents may still have it."""
     id = row["id"]
     connection.execute(update(volumes).where(volumes.c.id == id).values(
         host=pool.host, pool=pool.name, pool_id=pool.id, updated_at=utc_now()))

@@ -10,5 +10,6 @@ KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 
 
 def key_id(id: str) -> str:
-    """Return the uuid of the key of a volume or backup with this uuid in the key manager."""
+    """Return the uuid under which the key manager stores the encryption key of a volume or backup. *id*: the uuid of
+    the volume or backup."""
     return str(uuid.uuid5(KEYS, id))

@@ -34,14 +34,16 @@ KEEPING = ("lvm", "rbd")
 
 
 class ManageStore:
-    """The content of pools. *targets*: finds pools of hosts. *quota*: the quotas of volumes."""
+    """The operations that add existing storage content (files, LVs, RBD images) to the service as volumes, and that
+    release volumes (Cinder's manage and unmanage). *targets*: finds the pools of hosts. *quota*: the volume quotas."""
 
     def __init__(self, database: Database, targets: MigrationStore, quota: Quotas) -> None:
         self.database, self.targets, self.quota = database, targets, quota
 
     def list(self, context: Context, host: str) -> Documents:
-        """Return the content in a pool (*host*: HOST@BACKEND#POOL): {name, size, format, volume, reason}; ``volume`` is
-        the volume that has it, ``reason`` why it cannot be managed. Raises ``InvalidRequest``."""
+        """Return the content of a storage pool: [{name, size, format, volume, reason}]. *host*: the pool as
+        HOST@BACKEND#POOL. ``volume``: the uuid of the volume whose content it is. ``reason``: why it cannot be managed;
+        empty if it can. Raises ``InvalidRequest``."""
         check_admin(context, "volume_extension:list_manageable")
         return self._content(self.targets.find_target(host, self.targets.types.pools[0]))
 
@@ -57,9 +59,10 @@ class ManageStore:
                 if found["name"].partition(".")[0] in owned else found for found in content]
 
     def manage(self, context: Context, host: str, reference: Document, **fields: Any) -> str:
-        """Queue the conversion of content in a pool to a volume of the caller's project, and return the volume's id.
-        *host*: HOST@BACKEND#POOL. *reference*: {source-name} or {source-id}. Further *fields*: name, description,
-        metadata, volume_type, bootable. Raises ``InvalidRequest``, ``NotFound``, ``TooLarge`` beyond the quota."""
+        """Queue the task that turns existing content of a storage pool into a volume of the caller's project. Return
+        the volume's id. *host*: the pool as HOST@BACKEND#POOL. *reference*: {source-name} or {source-id}, the name of
+        the content. *fields*: name, description, metadata, volume_type, bootable. Raises ``InvalidRequest``,
+        ``NotFound``, ``TooLarge`` beyond the quota."""
         check_admin(context, "volume_extension:volume_manage")
         target = self.targets.find_target(host, self.targets.types.pools[0])
         content = self._referenced(target, reference)
@@ -83,8 +86,8 @@ class ManageStore:
         return str(id)
 
     def _referenced(self, target: PoolTarget, reference: Document) -> Document:
-        """Return the content in the pool *target* that *reference* names. Raises ``InvalidRequest`` if it is missing or
-        cannot be managed."""
+        """Return the description of the content in the pool *target* whose name is in *reference* ({source-name} or
+        {source-id}). Raises ``InvalidRequest`` if it does not exist or cannot be managed."""
         name = reference.get(NAME) or reference.get(ID)
         content = next((content for content in self._content(target) if content["name"] == name), None)
         if content is None:
@@ -97,8 +100,8 @@ class ManageStore:
         return content
 
     def _type(self, context: Context, target: PoolTarget, name: str | None, content: Document) -> VolumeType:
-        """Return the type *name* for the new volume from *content*; by default the type of its pool *target*. Raises
-        ``InvalidRequest`` for a type that the content does not fulfil, ``NotFound``."""
+        """Return the volume type *name* for the volume that *content* will become; ``None``: the type of its pool
+        *target*. Raises ``NotFound``, and ``InvalidRequest`` if the type does not allow this pool or content."""
         types = self.targets.types
         chosen = types.find(context, name) if name else types.of(target.pool)
         fits = not self.targets.refusals(chosen, target.host, target.pool, 0) if chosen.chooses else (
@@ -112,8 +115,8 @@ class ManageStore:
         return chosen
 
     def unmanage(self, context: Context, id: str) -> None:
-        """Queue the removal of a volume from the service; its content stays in its pool. Raises ``NotFound``,
-        ``InvalidRequest``."""
+        """Queue the removal of a volume from the service, without deleting its content from the storage pool. Raises
+        ``NotFound``, ``InvalidRequest``."""
         check_admin(context, "volume_extension:volume_unmanage")
         with self.database.write() as connection:
             lock_volume(connection, id)

@@ -17,7 +17,8 @@ LIMIT = 600.0
 
 
 def take_content_over(reach: Reach, row: Row) -> Document:
-    """Have the host's agent turn existing content of a pool into the volume *row*; return the volume's new columns."""
+    """Execute the task "manage": the agent of the volume's host turns existing content of a storage pool into the
+    volume *row*. Return the new column values of the volume."""
     content = row["existing"]
     with reach.client(row["host"]) as client:
         client.ensure(VOLUME, row["id"], {
@@ -27,7 +28,8 @@ def take_content_over(reach: Reach, row: Row) -> Document:
 
 
 def leave_content(reach: Reach, row: Row) -> None:
-    """Have the host's agent forget the volume and leave its content in the pool."""
+    """Execute the task "unmanage": the agent of the volume's host deletes its entry for the volume *row*, but not the
+    content in the storage pool."""
     with reach.client(row["host"]) as client:
         try:
             client.get(VOLUME, row["id"])

@@ -32,33 +32,35 @@ EXPORTS = uuid.UUID("7d4c9f0e-1f6b-5c1e-8a70-3b9d2f5e6c41")
 
 
 def migration_export_key(volume_id: str) -> str:
-    """Return the key of the export by which another host copies the volume."""
+    """Return the key of the export (an NBD server on the old host) from which the new host copies the volume during a
+    migration."""
     return f"{uuid.uuid5(EXPORTS, volume_id)}:{volume_id}"
 
 
 def is_between_hosts(migration: Document) -> bool:
-    """Return whether *migration* moves the volume to another host, and not only to another pool."""
+    """Return whether *migration* (the volume's column) moves the volume to another host; false: only to another pool of
+    its host."""
     return bool(migration["host"] != migration["source"]["host"])
 
 
 def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Record, before a copy to another host begins, what hosts must remove if it fails. *migration*: the column of the
-    volume."""
+    """Insert the removals that are necessary if the copy of a volume to another host fails: of the copy on the new
+    host, and of the export on the old host. Called before the copy begins. *migration*: the volume's column."""
     insert_removal_row(connection, migration["host"], VOLUME, volume_id)
     insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
 
 
 def note_arrival(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Record that the volume is on its new host, and that the old host must remove its content. *migration*: the column
-    of the volume."""
+    """Update the queue of removals after the volume was copied to its new host: keep the copy there, and remove the
+    volume and its export from the old host. *migration*: the volume's column."""
     remove_removal_row(connection, migration["host"], VOLUME, volume_id)
     mark_removals_due(connection, EXPORT, migration_export_key(volume_id))
     insert_removal_row(connection, migration["source"]["host"], VOLUME, volume_id, due=True)
 
 
 def abandon_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Record that the new host must remove its copy, and the old host the export. Do nothing for a volume that has
-    arrived, or that keeps its host."""
+    """Queue the removal of an unfinished copy from the new host, and of the export from the old host. Do nothing if the
+    volume is on the new host already, or the migration does not change its host. *migration*: the volume's column."""
     host = connection.execute(select(volumes.c.host).where(volumes.c.id == volume_id)).scalar()
     if is_between_hosts(migration) and host != migration["host"]:
         insert_removal_row(connection, migration["host"], VOLUME, volume_id, due=True)
@@ -66,20 +68,21 @@ def abandon_copy(connection: Connection, volume_id: str, migration: Document) ->
 
 
 def cancelled_values(row: Row) -> dict[str, Any]:
-    """Return the columns of the volume *row* that let the worker undo its migration."""
+    """Return the column values that cancel the migration of the volume *row* and queue the task that undoes it."""
     return {"migration": {**row["migration"], "cancelled": True}, "task": MIGRATE, "holder": None, "lease_until": None,
             "not_before": None, "attempts": 0}
 
 
 def ended_values(row: Row, migration_status: str) -> dict[str, Any]:
-    """Return the column values that end the migration of the volume *row*. Its earlier status returns; if a server got
-    or lost the volume meanwhile, the status that its attachments demand."""
+    """Return the column values that end the migration of the volume *row*. *migration_status*: success or error. The
+    status becomes the status from before the migration, updated by changes of attachments since then."""
     status: ColumnElement[Any] = volumes.c.previous_status if row["status"] in LOCKED else volumes.c.status
     return {"status": status, "previous_status": None, "migration": None, "migration_status": migration_status}
 
 
 def arrived_values(row: Row) -> dict[str, Any]:
-    """Return the columns of a volume that has arrived in its new pool."""
+    """Return the column values of the volume *row* after its migration has succeeded: its new host, pool and maybe
+    type."""
     migration = row["migration"]
     type_name = {"volume_type": migration["volume_type"]} if migration.get("volume_type") else {}
     return {**ended_values(row, SUCCESS), "host": migration["host"], "pool": migration["pool"],

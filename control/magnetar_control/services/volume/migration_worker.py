@@ -42,12 +42,12 @@ LIMIT = 6 * 3600.0
 
 
 class StillMoving(Exception):
-    """QEMU copies the volume for a running guest. The worker must look again later."""
+    """The signal that QEMU is still copying the volume for a running guest. The worker must check again later."""
 
 
 def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
-    """Migrate the volume *row*, or undo its migration if that was cancelled; return the volume's new columns. Raises
-    ``StillMoving``, and the errors of the agents."""
+    """Execute the task "migrate": migrate the volume *row*, or undo its migration if that was cancelled. Return the new
+    column values of the volume. Raises ``StillMoving``, and the errors of the agents."""
     migration = row["migration"]
     if migration is None:
         return {}
@@ -69,8 +69,8 @@ def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
 
 
 def drop_migration(database: Database, reach: Reach, row: Row) -> None:
-    """Give up the migration of a volume that is being deleted: have the new host remove its copy later, and remove the
-    export from the old host. The deletion removes the volume itself."""
+    """Abandon the migration of a volume that will be deleted: queue the removal of the copy from the new host, and
+    remove the export from the old host. The caller deletes the volume itself."""
     if row["migration"] is None:
         return
     with database.write() as connection:
@@ -79,21 +79,22 @@ def drop_migration(database: Database, reach: Reach, row: Row) -> None:
 
 
 def _is_current(row: Row) -> ColumnElement[bool]:
-    """Return the SQL condition that the worker that took *row* still has the task, and nobody has cancelled it."""
+    """Return the SQL condition that is true while the worker that took the task of *row* still has this task, and the
+    task was not cancelled."""
     return and_(volumes.c.id == row["id"], volumes.c.task == MIGRATE, volumes.c.holder == row["holder"])
 
 
 def _move(reach: Reach, row: Row, pool: str) -> str:
-    """Have the agent of the volume's host move the content to *pool*; return the name of the pool that has the content
-    now."""
+    """Have the agent of the volume's host move the content to *pool*. Return the name of the pool that now has the
+    content: the old one while the move for a running guest continues."""
     with reach.client(row["host"]) as client:
         resource = client.ensure(VOLUME, row["id"], {"move_to": pool}, timeout=LIMIT)["resource"]
     return str(resource["pool"])
 
 
 def _copy(reach: Reach, row: Row) -> None:
-    """Have the agent of the new host copy the volume from the agent of the old host. Raises ``Unavailable`` if the copy
-    broke off, so that it is tried again."""
+    """Have the agent of the new host copy the volume's content from the agent of the old host. Raises ``Unavailable``
+    if the copy fails, so that the task is retried."""
     migration, id = row["migration"], row["id"]
     with reach.client(row["host"]) as source_client, reach.client(migration["host"]) as target_client:
         source, target = Side(source_client), Side(target_client)
@@ -113,8 +114,8 @@ def _copy(reach: Reach, row: Row) -> None:
 
 
 def _arrive(database: Database, row: Row) -> None:
-    """Save the new host of the volume. Raises ``Conflict`` if the migration was cancelled or the volume deleted; then
-    the copy must be removed."""
+    """Save the new host of the volume after the copy. Raises ``Conflict`` if the migration was cancelled or the volume
+    deleted meanwhile, and queues the removal of the copy."""
     migration, id = row["migration"], row["id"]
     values = {name: migration[name] for name in ("host", "pool", "pool_id")}
     with database.write() as connection:
@@ -128,7 +129,8 @@ def _arrive(database: Database, row: Row) -> None:
 
 
 def _clear_source(database: Database, reach: Reach, row: Row) -> None:
-    """Remove the volume from its old host. If that fails, conductors do it later."""
+    """Remove the volume from its old host after a migration. If the host does not answer, conductors remove it later.
+    """
     host = row["migration"]["source"]["host"]
     if _remove_export(database, reach, row):
         _remove(database, reach, host, VOLUME, row["id"])
@@ -141,8 +143,8 @@ def _remove_export(database: Database, reach: Reach, row: Row) -> bool:
 
 
 def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) -> bool:
-    """Remove the resource *key* of the type *noun* (such as volume) from a host, and then its row of ``host_removals``;
-    return whether it is gone."""
+    """Have the agent of *host* remove the resource *key* of the type *noun* (such as volume), and then delete the
+    queued removal. Return whether the resource was removed; if not, conductors remove it later."""
     try:
         with suppress(NotFound), reach.client(host) as client:
             client.delete(noun, key, timeout=LIMIT)
@@ -155,8 +157,8 @@ def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) ->
 
 
 def _undo(database: Database, reach: Reach, row: Row) -> Document:
-    """Undo the migration of the volume *row*, unless the volume has arrived at its target; return the volume's new
-    columns."""
+    """Undo the cancelled migration of the volume *row*, and return the new column values of the volume. If the
+    migration is complete already, finish it instead."""
     migration: Any = row["migration"]
     if is_between_hosts(migration):
         if row["host"] == migration["host"]:
@@ -171,8 +173,8 @@ def _undo(database: Database, reach: Reach, row: Row) -> Document:
 
 
 def _moved_back(reach: Reach, row: Row) -> bool:
-    """Have the host's agent move the content back to its old pool. Return whether this was too late, because the
-    content is in the new pool already. If the agent refuses, only log that."""
+    """Have the agent of the volume's host move the content back to its old pool. Return true if the content stays in
+    the new pool, because the move was complete already. If the agent refuses, log its error and return false."""
     migration = row["migration"]
     try:
         with reach.client(row["host"]) as client:

@@ -32,8 +32,8 @@ MOVABLE = ("available", "in-use")
 
 @dataclass(frozen=True)
 class PoolTarget:
-    """A pool of a host as the target of a migration. *id* and *free_gb* are ``None`` for a host that has not reported
-    its pools."""
+    """A storage pool on a host to which a volume can migrate. *id*, *kind* and *free_gb* are ``None`` for a host that
+    has not reported its pools."""
 
     host: str
     pool: str
@@ -43,14 +43,16 @@ class PoolTarget:
 
 
 class MigrationStore:
-    """The migrations of volumes. *reach*: the hosts. *types*: the volume types. *zone*: the zone of volumes."""
+    """The operations that migrate volumes and change their type. *reach*: access to hosts and their agents. *types*:
+    the volume types. *zone*: the availability zone of volumes."""
 
     def __init__(self, database: Database, reach: Reach, types: TypeStore, zone: str) -> None:
         self.database, self.reach, self.types, self.zone = database, reach, types, zone
 
     def migrate(self, context: Context, id: str, host: str, *, lock: bool = False) -> None:
-        """Queue the migration of a volume to *host* (HOST@BACKEND#POOL, for administrators). *lock*: make an available
-        volume unusable meanwhile. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+        """Queue the migration of a volume to another pool or host, for administrators. *host*: the target as
+        HOST@BACKEND#POOL. *lock*: set an available volume to the status maintenance, so that nobody can use it
+        meanwhile. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
         check_admin(context, "volume_extension:volume_admin_actions:migrate_volume")
         with self.database.read() as connection:
             volume = get_visible_row(connection, volumes, context, id)
@@ -63,8 +65,8 @@ class MigrationStore:
             self._begin(connection, row, target, status)
 
     def retype(self, context: Context, id: str, name_or_id: str, policy: str = NEVER) -> None:
-        """Give the volume the type *name_or_id*. If this type has another pool, the volume migrates; then the *policy*
-        ``never`` raises ``InvalidRequest``. Raises also ``NotFound``, ``Conflict``."""
+        """Change the type of a volume to *name_or_id*. If this type needs another pool, queue a migration of the
+        volume; but the *policy* ``never`` raises ``InvalidRequest`` in this case. Raises ``NotFound``, ``Conflict``."""
         check_volume_writer(context)
         chosen = self.types.find(context, name_or_id)
         with self.database.write() as connection:
@@ -85,8 +87,8 @@ class MigrationStore:
             self._begin(connection, row, target, "retyping", chosen.name)
 
     def find_target(self, text: str, default_pool: str) -> PoolTarget:
-        """Return the pool that *text* names: HOST@BACKEND#POOL, or HOST or HOST@BACKEND for *default_pool*. Raises
-        ``InvalidRequest`` if it cannot be used now."""
+        """Return the pool that *text* names: HOST@BACKEND#POOL, or HOST or HOST@BACKEND without a pool: then
+        *default_pool*. Raises ``InvalidRequest`` if this pool does not exist or cannot be used now."""
         host, _at, place = text.partition("@")
         backend, _hash, pool = place.partition("#")
         target = self._target(host, pool or default_pool) if backend in ("", BACKEND_NAME) else None
@@ -96,7 +98,7 @@ class MigrationStore:
         return target
 
     def _target(self, host: str, pool: str) -> PoolTarget | None:
-        """Return the pool of a host; ``None`` if the host is not up, or does not have that pool."""
+        """Return the pool named *pool* on *host*; ``None`` if the host is not up, or does not reach such a pool."""
         if not any(known["name"] == host and known["up"] for known in self.reach.hosts()):
             return None
         reported = [found for found in self.reach.pools() if found.host == host]
@@ -106,8 +108,9 @@ class MigrationStore:
         return None if found is None else PoolTarget(host, pool, found.id, found.kind, found.free_gb)
 
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
-        """Return the pool of the type *chosen* on the volume's host if it has room; otherwise, for a volume that no
-        server has, the pool on the host with the most room. Raises ``InvalidRequest`` if none has room."""
+        """Choose the pool for the volume *row* when it gets the type *chosen*: a pool of this type on its own host if
+        there is enough space; otherwise, if no server has the volume, the pool on the host with the most free space.
+        Raises ``InvalidRequest`` if there is none."""
         if chosen.chooses:
             option = choose_pool(self.reach, chosen, row["size"], lambda host: host == row["host"]
                                  or row["status"] == "available")
@@ -122,18 +125,19 @@ class MigrationStore:
         return roomy[0]
 
     def _keeps_pool(self, row: RowMapping, chosen: VolumeType) -> bool:
-        """Return whether a volume that gets the type *chosen* can stay in its pool."""
+        """Return whether the volume *row* can stay in its pool when it gets the type *chosen*."""
         if not chosen.chooses:
             return chosen.pool == _pool_name(row)
         return _pool_name(row) in chosen.pools and not self.refusals(chosen, str(row["host"]), _pool_name(row), 0)
 
     def refusals(self, chosen: VolumeType, host: str, pool: str, size: int) -> list[str]:
-        """Return the reasons why the *pool* of *host* cannot have a volume of *size* GiB with the type *chosen*."""
+        """Return the reasons why a volume of *size* GiB with the type *chosen* cannot be in *pool* on *host*; empty if
+        it can."""
         option = next((option for option in list_pool_options(self.reach, [pool]) if option.host == host), None)
         return ["its host has not reported it"] if option is None else refusals_of_pool(chosen, option, size)
 
     def _check_type(self, row: RowMapping, target: PoolTarget) -> None:
-        """Raise ``InvalidRequest`` unless the volume's type allows the pool *target*."""
+        """Raise ``InvalidRequest`` unless the type of the volume *row* allows the pool *target*."""
         kind = self.types.of(row["volume_type"])
         if kind.chooses and (reasons := self.refusals(kind, target.host, target.pool, 0)):
             raise InvalidRequest(f"Invalid host: the pool {target.pool} of host {target.host} is not as the volume "
@@ -146,7 +150,7 @@ class MigrationStore:
                                  "--retype-policy on-demand.")
 
     def _check_retype(self, row: RowMapping, chosen: VolumeType) -> None:
-        """Raise ``InvalidRequest`` unless the volume can get the type *chosen*."""
+        """Raise ``InvalidRequest`` unless the volume *row* can get the type *chosen*."""
         id = row["id"]
         if row["status"] not in MOVABLE or row["migration"] or chosen.name == row["volume_type"]:
             raise InvalidRequest("Invalid volume: Retype needs volume to be in available or in-use state, not be "
@@ -163,8 +167,8 @@ class MigrationStore:
 
     def _begin(self, connection: Connection, row: RowMapping, target: PoolTarget, status: str,
                volume_type: str | None = None) -> None:
-        """Check and queue the migration of the volume *row* to *target*. *status*: of the volume meanwhile.
-        *volume_type*: its new type; ``None``: it keeps its type."""
+        """Check that the volume *row* can migrate to *target*, and queue the migration. *status*: the volume's status
+        during the migration. *volume_type*: the name of its new type; ``None``: it keeps its type."""
         _check_movable(connection, row)
         target = _reachable_target(connection, row, target)
         _check_pools(connection, row, target)
@@ -182,9 +186,9 @@ def _pool_name(row: RowMapping) -> str:
 
 
 def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarget) -> PoolTarget:
-    """Return *target* for a volume that no server has. If a server has the volume, return the same pool as the volume's
-    own host reaches it. Raises ``InvalidRequest`` if this host does not reach the pool, or the server is on another
-    host."""
+    """Return the pool to which the volume *row* will really migrate: *target* if no server has the volume; otherwise
+    the same pool on the volume's present host, where the server is. Raises ``InvalidRequest`` if that host does not
+    reach the pool, or the server is on another host."""
     users = connection.execute(select(attachments).where(attachments.c.volume_id == row["id"])).mappings().all()
     if not users:
         return target
@@ -201,7 +205,7 @@ def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarge
 
 
 def _check_movable(connection: Connection, row: RowMapping) -> None:
-    """Raise ``InvalidRequest`` unless the volume *row* can migrate."""
+    """Raise ``InvalidRequest`` unless the volume *row* can migrate now."""
     id = row["id"]
     if row["status"] not in MOVABLE:
         raise wrong_status(volumes, row, MOVABLE)

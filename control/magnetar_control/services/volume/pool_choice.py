@@ -21,8 +21,8 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class PoolOption:
-    """A pool of a host that can take a volume. *free_gb*: its free GiB; ``None`` if unknown. *down*: why it cannot be
-    used now; empty if it can."""
+    """A storage pool on a host that may be chosen for a volume. *free_gb*: its free GiB; ``None`` if not known. *down*:
+    why it cannot be used now; empty if it can."""
 
     host: str
     name: str
@@ -32,8 +32,8 @@ class PoolOption:
 
 
 def list_pool_options(reach: Reach, names: Collection[str]) -> list[PoolOption]:
-    """Return the pools with these *names* on all hosts. A host that has not reported its pools has all of them, with
-    the free space of its disk."""
+    """Return the pools with these *names* on all hosts. *reach*: access to the hosts. A host that has not reported its
+    pools counts as having all of them, each with the free space of its disk."""
     reported: dict[str, dict[str, PoolOnHost]] = {}
     for pool in reach.pools():
         reported.setdefault(pool.host, {})[pool.name] = pool
@@ -71,8 +71,9 @@ def refusals_of_pool(volume_type: VolumeType, option: PoolOption, size: int) -> 
 
 def choose_pool(reach: Reach, volume_type: VolumeType, size: int,
                 fits: Callable[[str], bool] = lambda _host: True) -> PoolOption | None:
-    """Return the pool with the most free space that fulfils the extra specs of the type, on a host that *fits* accepts;
-    ``None`` if there are no hosts yet. Raises ``InvalidRequest`` that says for each pool why it was refused."""
+    """Return the pool with the most free space that can have a volume of *size* GiB with the type *volume_type*;
+    ``None`` if there are no hosts yet. *fits*: a function that returns whether a host is allowed. Raises
+    ``InvalidRequest`` with the reasons for each pool if there are hosts, but no suitable pool."""
     options = list_pool_options(reach, volume_type.pools)
     refused, best = [], None
     for option in options:

@@ -22,8 +22,10 @@ UP, DOWN = "up", "down"
 
 @dataclass(frozen=True)
 class PoolOnHost:
-    """A pool as one host reaches it. *identity*: the same on all hosts that reach the pool. *shared*: whether several
-    hosts can reach it. *name*: its name in the settings of the host's agent. Sizes are in GiB."""
+    """A storage pool as one host reaches it. *id*: the pool's uuid. *identity*: identifies the storage, and is the same
+    on all hosts that reach it. *kind*: its type, such as lvm. *shared*: whether several hosts can reach the pool.
+    *name*: its name in the settings of the host's agent. *state*, *reason*: whether the host reaches it now, and if
+    not, why."""
 
     id: str
     identity: str
@@ -43,21 +45,23 @@ _ON_HOSTS = select(pools.c.id, pools.c.identity, pools.c.kind, pools.c.shared, p
 
 
 def pool_id_of(identity: str) -> str:
-    """Return the uuid of the pool with this identity."""
+    """Return the pool's uuid, which is derived from its *identity*, a text that is the same on all hosts that reach the
+    pool."""
     return str(uuid.uuid5(POOLS, identity))
 
 
 def without_free_space(reports: Any) -> Any:
-    """Return the reported pools of a host without their free space, for a comparison; an invalid report unchanged."""
+    """Return the pool *reports* of a host without the free space, so that two reports can be compared. Invalid reports
+    are returned unchanged."""
     if not isinstance(reports, list) or not all(isinstance(report, dict) for report in reports):
         return reports
     return [{**report, "free_gb": None} for report in reports]
 
 
 def save_host_pools(connection: Connection, host: str, reports: Sequence[Mapping[str, Any]]) -> None:
-    """Save which pools the host reaches, from the ``pools`` of its agent. A pool that is down, so that its agent
-    reports no identity, keeps the identity that it had under this name. Remove pools that no host reaches any more and
-    that have no volumes."""
+    """Save the pools that *host* reaches. *reports*: the field ``pools`` of its agent's report. A pool that is down is
+    reported without its identity, and stays the pool that had this name before. Delete pools that no host reaches any
+    more, unless they have volumes."""
     names = [str(report["name"]) for report in reports]
     gone = list(connection.execute(delete(pool_hosts).where(
         pool_hosts.c.host == host, pool_hosts.c.name.not_in(names)).returning(pool_hosts.c.pool_id)).scalars())
@@ -77,7 +81,7 @@ def save_host_pools(connection: Connection, host: str, reports: Sequence[Mapping
 
 
 def _save_pool(connection: Connection, report: Mapping[str, Any]) -> str:
-    """Save kind and size of a reported pool, and return its uuid."""
+    """Insert or update the row of a pool from the *report* of a host. Return the pool's uuid."""
     identity = str(report["identity"])
     id = pool_id_of(identity)
     values = {"kind": str(report["kind"]), "shared": bool(report["shared"]), "total_gb": report.get("total_gb"),
@@ -98,26 +102,28 @@ def _remove_unused(connection: Connection, ids: Sequence[str]) -> None:
 
 
 def fetch_host_pools(connection: Connection, pool_id: str | None = None) -> list[PoolOnHost]:
-    """Return all pools of all hosts, sorted by host and name; with *pool_id*, only this pool."""
+    """Return the pools of all hosts, sorted by host and name. *pool_id*: return only this pool, as each host reaches
+    it."""
     query = _ON_HOSTS if pool_id is None else _ON_HOSTS.where(pools.c.id == pool_id)
     return [PoolOnHost(**row) for row in connection.execute(query).mappings()]
 
 
 def fetch_pools_on_hosts(connection: Connection, ids: Collection[str]) -> list[PoolOnHost]:
-    """Return the pools with these uuids, each on all hosts that reach it."""
+    """Return the pools with the uuids *ids*, one ``PoolOnHost`` for each host that reaches a pool."""
     if not ids:
         return []
     return [PoolOnHost(**row) for row in connection.execute(_ON_HOSTS.where(pools.c.id.in_(sorted(ids)))).mappings()]
 
 
 def find_pool_on_host(connection: Connection, host: str, name: str) -> PoolOnHost | None:
-    """Return the pool that the host has under this name; ``None`` if its agent has reported none."""
+    """Return the pool called *name* on *host*; ``None`` if the host's agent has reported no such pool."""
     row = connection.execute(_ON_HOSTS.where(pool_hosts.c.host == host, pool_hosts.c.name == name)).mappings().first()
     return None if row is None else PoolOnHost(**row)
 
 
 def fetch_pool_usage(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the number and the total GiB of the volumes of each pool, by the pool's uuid. Empty pools are absent."""
+    """Return how much volumes use of each pool: {pool uuid: (number of volumes, their total GiB)}. Pools without
+    volumes are omitted."""
     return {row.pool_id: (row.number, int(row.size)) for row in connection.execute(select(
         volumes.c.pool_id, func.count().label("number"), func.sum(volumes.c.size).label("size")).where(
             volumes.c.pool_id.is_not(None)).group_by(volumes.c.pool_id))}

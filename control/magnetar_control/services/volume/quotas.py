@@ -20,8 +20,8 @@ UNUSED = {"groups": 0}
 
 
 def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
-    """Return the quotas of the volume service. *limits*: the default limits of projects; Cinder's defaults apply to the
-    rest."""
+    """Return the quotas of the volume service. *limits*: the default limits of projects, by resource; a resource that
+    is missing here gets Cinder's default."""
     return Quotas("volume", {**default_volume_limits(Settings()), **limits, **UNUSED}, _count, _refusal)
 
 
@@ -31,8 +31,8 @@ def default_volume_limits(settings: Settings) -> dict[str, int]:
 
 
 def _count(connection: Connection, project_id: str, names: Collection[str]) -> dict[str, int]:
-    """Return a project's usage of each resource in *names*. Snapshots count as gigabytes too, as in Cinder; a backup
-    counts with the size of its volume."""
+    """Return a project's usage of the resources *names*. As in Cinder, gigabytes include the sizes of snapshots.
+    backup_gigabytes are the sizes of the backed-up volumes."""
     def of(table: Table) -> tuple[int, int]:
         count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
                                          .select_from(table).where(table.c.project_id == project_id)).one()
@@ -48,7 +48,8 @@ def _count(connection: Connection, project_id: str, names: Collection[str]) -> d
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for the first resource in *over*, which exceed the quota, with Cinder's status."""
+    """Return the error for a request that exceeds the limits of the resources *over*: it names the first one, and has
+    the HTTP status of Cinder's error."""
     excess = over[0]
     if excess.resource == "per_volume_gigabytes":
         return TooLarge(f"Requested volume size {excess.more}G is larger than maximum allowed limit {excess.limit}G.")

@@ -22,9 +22,10 @@ Hosts = Callable[[], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Reach:
-    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *agents*: the clients of hosts'
-    agents. *ensure_image* makes a host have an image. *images*: the image service, for uploads. *keys*: the key manager
-    of encrypted volumes. *pools* returns the pools that hosts have reported."""
+    """Access to the hosts, for the tasks of volumes. *hosts*: a function that returns [{name, endpoint, disk_gb,
+    disk_gb_free, up}]. *agents*: creates clients of the hosts' agents. *ensure_image*: a function (host, uuid of an
+    image) that copies the image to the host if it is missing there. *images*: the image service, for uploads. *keys*:
+    the key manager of encrypted volumes. *pools*: a function that returns the pools that hosts have reported."""
 
     hosts: Hosts
     agents: Agents
@@ -34,16 +35,17 @@ class Reach:
     pools: Callable[[], Iterable[PoolOnHost]] = list
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
-        """Return a client of a host's agent. If the host is down, the client gives up early, so that its volumes do not
-        delay others. Raises ``Unreachable``."""
+        """Return a client of the agent on the host *name*. If the host is down, the client has a short timeout, so that
+        tasks for its volumes do not block other tasks. Raises ``Unreachable``."""
         for host in self.hosts():
             if host["name"] == name:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
 
     def encryption_fields(self, row: Mapping[Any, Any], verb: str) -> Document:
-        """Return the fields with the key of the volume *row* for an agent's request; none for a volume without
-        encryption. Raises ``Conflict`` without a key manager; *verb*: what the volume cannot do, for the message."""
+        """Return the fields {format, key} for a request to an agent about the encrypted volume *row*; empty for an
+        unencrypted volume. *verb*: what the request does with the volume, for the error. Raises ``Conflict`` if there
+        is no key manager."""
         if not row["encryption_key_id"]:
             return {}
         if self.keys is None:
@@ -51,8 +53,9 @@ class Reach:
         return {"format": "luks", "key": self.keys.create_key(row["encryption_key_id"], None)}
 
     def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
-        """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``
-        if there is none. A host that has not reported its pools counts with the free space of its disk."""
+        """Return the host with the most free space in its pool *pool*, of all hosts that are up; ``None`` if there is
+        none. *fits*: a function that returns whether a host is allowed. A host that has not reported its pools counts
+        with the free space of its disk."""
         reported: dict[str, dict[str, PoolOnHost]] = {}
         for reported_pool in self.pools():
             reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool

@@ -21,7 +21,8 @@ _IS_OLD = _STORED.like('%"image_metadata":"%') | _STORED.like('%"image_metadata"
 
 
 def reimage_metadata(task: Document) -> dict[str, Any]:
-    """Return the image's metadata of a *task*, the value of the column ``reimage``, in either form."""
+    """Return the image metadata in *task*, the value of a volume's column ``reimage``. Processes of release 0.1.0 store
+    it as JSON text, later ones as an object."""
     stored = task["image_metadata"]
     return dict(orjson.loads(stored) if isinstance(stored, str) else stored)
 

@@ -35,7 +35,7 @@ def check_volume_writer(context: Context) -> None:
 
 
 def check_admin(context: Context, operation: str = "this") -> None:
-    """Raise ``Forbidden`` unless the caller is an admin. *operation*: what only admins may do, for the error."""
+    """Raise ``Forbidden`` unless the caller is an admin. *operation*: the name of the operation, for the error."""
     if not context.is_admin:
         raise Forbidden(f"Policy doesn't allow {operation} to be performed: it needs the role admin.")
 
@@ -65,10 +65,11 @@ def set_columns(connection: Connection, table: Table, id: str, **values: Any) ->
 
 def queue_volume_task(connection: Connection, table: Table, row: RowMapping, task: str,
                       statuses: Sequence[str] | None = None, **values: Any) -> None:
-    """Queue a task for the worker. Raises ``InvalidRequest`` when the status is not in *statuses*, ``Conflict`` when it
-    has just changed.
+    """Queue *task* for the worker in the row of a volume, snapshot or backup. *table*, *row*: the table and the row.
+    *statuses*: the allowed statuses; ``None``: any. *values*: further columns to set. Raises ``InvalidRequest`` when
+    the status is not allowed, ``Conflict`` when it has just changed.
 
-    A deletion does not end the lease of a running task, and begins after that lease. Otherwise the running task could
+    The task "delete" does not end the lease of a running task, but starts after it. Otherwise the running task could
     create content on the host after the deletion.
     """
     if statuses is not None and row["status"] not in statuses:
@@ -90,14 +91,14 @@ def refuse_while_migrating(row: RowMapping | Document) -> None:
 
 
 def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[str]) -> MagnetarError:
-    """Return the error for a row whose status is not in *statuses*."""
+    """Return the error for a row whose status does not allow an operation. *statuses*: the allowed statuses."""
     noun = NOUNS[table.name]
     return InvalidRequest(f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but "
                           f"current status is: {row['status']}.")
 
 
 def checked_metadata(metadata: Document) -> Document:
-    """Return *metadata*, if a volume or snapshot may have it. Raises ``InvalidRequest`` for too many keys."""
+    """Return *metadata* unchanged. Raises ``InvalidRequest`` if it has more keys than a volume or snapshot may have."""
     if len(metadata) > KEYS:
         raise InvalidRequest(
             f"Invalid input received: metadata has {KEYS} keys at most, and would have {len(metadata)}.")
@@ -106,10 +107,11 @@ def checked_metadata(metadata: Document) -> Document:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeListing:
-    """The parameters of a list. *filters*: values by column. *named*: a text that the name contains. *pairs*: for JSON
-    columns, the keys and values that they contain. *compared*: (column, operator, moment). *everywhere*: all projects,
-    for admins. *project_id*: this project only. *sort*: (column, whether descending). *limit*: maximum number of rows
-    (``None``: all), after *offset* and after the row *marker*. *count*: return the total, too."""
+    """The parameters of a request for a list of volumes, snapshots or the like. *filters*: {column: value}. *named*: a
+    text that the name must contain. *pairs*: {JSON column: {key: value} that it must contain}. *compared*: (column,
+    operator, time). *everywhere*: all projects, for admins. *project_id*: only this project. *sort*: (column, whether
+    descending). *limit*: maximum number of rows, ``None`` for all. *offset*: the number of rows to skip. *marker*: the
+    id of the last row of the previous page. *count*: also return the total number."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
     named: str | None = None
@@ -129,7 +131,8 @@ OWN = VolumeListing()
 
 
 def listing_condition(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
-    """Return the SQL condition for the rows of those projects that *listing* includes and the caller may see."""
+    """Return the SQL condition for the rows of *table* that the caller may see, in the projects that *listing*
+    requests."""
     in_project = true() if listing.project_id is None else table.c.project_id == listing.project_id
     return in_project if context.is_admin and listing.everywhere else in_project & (
         table.c.project_id == (context.project_id or ""))
@@ -137,7 +140,8 @@ def listing_condition(context: Context, table: Table, listing: VolumeListing) ->
 
 def select_listing_page(connection: Connection, context: Context, table: Table,
                         listing: VolumeListing) -> tuple[Sequence[RowMapping], int | None]:
-    """Return a page of rows, and the total of all pages if the listing wants the total."""
+    """Return (rows of the page that *listing* requests, total number of rows on all pages); the total is ``None``
+    unless *listing* requests it. Raises ``InvalidRequest`` for an unknown marker or sort column."""
     equal = (table.c[name].is_(value) if isinstance(value, bool) else table.c[name] == value
              for name, value in listing.filters.items())
     query: Select[Any] = select(table).where(listing_condition(context, table, listing), *equal, *(
@@ -163,7 +167,8 @@ def select_listing_page(connection: Connection, context: Context, table: Table,
 
 
 class Reading:
-    """The base of stores of volumes, snapshots and attachments. Each method is one transaction."""
+    """The base class of the stores of volumes, snapshots, attachments and the like: the operations that read. Each is
+    one transaction."""
 
     table: Table
     documents: Callable[..., Documents]
@@ -173,20 +178,23 @@ class Reading:
 
     def list(self, context: Context, listing: VolumeListing = OWN,
              **shown: bool) -> tuple[Documents, int | None]:
-        """Return a page of documents, and the total of all pages if *listing* wants the total. *shown*: arguments for
-        the store's ``documents``, such as *attached*."""
+        """Return (documents of the page that *listing* requests, total number on all pages); the total is ``None``
+        unless *listing* requests it. *shown*: arguments for the method ``documents`` of the store, such as *attached*.
+        """
         with self.database.read() as connection:
             rows, count = select_listing_page(connection, context, self.table, listing)
             return self.documents(connection, rows, **shown), count
 
     def find(self, context: Context, id: str) -> Document | None:
-        """Return the document *id*; ``None`` if there is none that *context* may see."""
+        """Return the volume (or other object of this store) *id* as a document; ``None`` if there is none that
+        *context* may see."""
         with self.database.read() as connection:
             row = find_visible_row(connection, self.table, context, id)
             return self.documents(connection, [row])[0] if row else None
 
     def hosts(self, context: Context, ids: Collection[str]) -> dict[str, str | None]:
-        """Return {id: host} for *ids*. Raises ``NotFound`` for an id that *context* may not see."""
+        """Return the hosts of the volumes (or other objects of this store) *ids*: {id: name of the host, or ``None``}.
+        Raises ``NotFound`` for an id that *context* may not see."""
         columns = self.table.c
         with self.database.read() as connection:
             host_by_id = {row.id: row.host for row in connection.execute(select(columns.id, columns.host).where(
@@ -196,13 +204,15 @@ class Reading:
         return host_by_id
 
     def show(self, context: Context, id: str) -> Document:
-        """Return the document *id*. Raises ``NotFound``."""
+        """Return the volume (or other object of this store) *id* as a document. Raises ``NotFound`` if there is none
+        that *context* may see."""
         with self.database.read() as connection:
             return self.documents(connection, [get_visible_row(connection, self.table, context, id)])[0]
 
 
 class NamedStore(Reading):
-    """The base of the stores of volumes and snapshots, which have a name, description and metadata."""
+    """The base class of the stores of volumes and snapshots: the operations that change name, description and metadata.
+    """
 
     def update(self, context: Context, id: str, **values: Any) -> None:
         """Change name, description or metadata of the volume or snapshot *id*. Raises ``NotFound``."""
@@ -213,8 +223,8 @@ class NamedStore(Reading):
                                                        for name, value in values.items()})
 
     def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the metadata of the volume or snapshot to what *change* returns for the present metadata; return the new
-        metadata."""
+        """Change the metadata of the volume or snapshot *id*, and return the new metadata. *change*: a function from
+        the present metadata to the new metadata. Raises ``NotFound``, ``InvalidRequest``."""
         check_volume_writer(context)
         with self.database.write() as connection:
             new = change(get_visible_row(connection, self.table, context, id)["metadata"])

@@ -40,7 +40,7 @@ def begin_snapshot(connection: Connection, context: Context, volume: RowMapping,
 
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return a document for each of the snapshots *rows*, in the form of ``services.Volumes``."""
+    """Convert snapshot *rows* to documents in the form that ``services.Volumes`` returns."""
     return [{**{name: row[name] for name in SHOWN}, "metadata": row["metadata"]} for row in rows]
 
 
@@ -48,7 +48,8 @@ class SnapshotStore(NamedStore):
     table, documents = snapshots, staticmethod(documents)
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Queue the deletion of a snapshot. *force*: in any status, for admins."""
+        """Queue the deletion of a snapshot. *force*: allow it in any status, for admins. Raises ``NotFound``,
+        ``InvalidRequest``."""
         check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:
             row = get_visible_row(connection, snapshots, context, id)
@@ -56,7 +57,7 @@ class SnapshotStore(NamedStore):
             self.database.ring(connection, BELL)
 
     def reset_status(self, context: Context, id: str, status: str) -> None:
-        """Set the status, for an admin who has checked the snapshot."""
+        """Set the status of a snapshot, after an admin has checked it."""
         check_admin(context)
         values: Document = {} if status in ("creating", "deleting") else {"task": None, "lease_until": None}
         with self.database.write() as connection:

@@ -17,7 +17,7 @@ from magnetar_control.store.engine.tables import API, NAME, TIME, UUID, timestam
 
 
 def _thing() -> tuple[Column[Any], ...]:
-    """Return the columns that volumes and snapshots share."""
+    """Return the common columns of the tables of volumes and snapshots."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("user_id", NAME, nullable=False), Column("name", NAME), Column("description", NAME),
             Column("size", Integer, nullable=False), Column("status", String(32), nullable=False),

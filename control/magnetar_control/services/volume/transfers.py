@@ -48,26 +48,27 @@ def hash_auth_key(auth_key: str, salt: str) -> str:
 
 
 def transfer_documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return a document for each of the transfers *rows*, without key and hash."""
+    """Convert transfer *rows* to documents for callers, without the hash of the key."""
     return [{name: row[name] for name in SHOWN} for row in rows]
 
 
 def own_snapshots(connection: Connection, volume: RowMapping) -> Sequence[RowMapping]:
-    """Return the snapshots of *volume* that belong to its project. A project that gave the volume away earlier may have
-    kept others."""
+    """Return the snapshots of *volume* that belong to the volume's project. Other snapshots can exist: if a project
+    transfers a volume without its snapshots, it keeps them."""
     return connection.execute(select(snapshots).where(
         snapshots.c.volume_id == volume["id"], snapshots.c.project_id == volume["project_id"])).mappings().all()
 
 
 def check_snapshots_available(rows: Sequence[RowMapping]) -> None:
-    """Raise ``InvalidRequest`` unless all snapshots that go with a volume are available."""
+    """Raise ``InvalidRequest`` unless all snapshots *rows*, which will be transferred with their volume, are available.
+    """
     if busy := next((row for row in rows if row["status"] != "available"), None):
         raise wrong_status(snapshots, busy, ("available",))
 
 
 def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots: bool, encrypted: bool) -> None:
-    """Raise ``InvalidRequest`` unless the volume can be offered, with its snapshots unless *no_snapshots*. *encrypted*:
-    whether an encrypted volume can be offered."""
+    """Raise ``InvalidRequest`` unless *volume* can be offered in a transfer. *no_snapshots*: its snapshots are not
+    transferred with it. *encrypted*: allow an encrypted volume."""
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == volume["id"]).limit(1)).first()
     if volume["status"] != "available" or used:
         raise wrong_status(volumes, volume, ("available",))
@@ -83,7 +84,8 @@ def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots
 
 
 class TransferStore(Reading):
-    """The open transfers. *quota*: the quotas of volumes, which limit the accepting project."""
+    """The operations on transfers of volumes between projects. *quota*: the volume quotas, which the accepting project
+    must not exceed."""
 
     table, documents = transfers, staticmethod(transfer_documents)
 
@@ -93,9 +95,9 @@ class TransferStore(Reading):
 
     def create(self, context: Context, volume_id: str, name: str | None = None, *, no_snapshots: bool = False,
                encrypted: bool = False) -> Document:
-        """Offer an available volume, and return the transfer with its ``auth_key``, which nothing shows later.
-        *no_snapshots*: the snapshots stay in the project. *encrypted*: also offer an encrypted volume. Raises
-        ``NotFound``, ``InvalidRequest``."""
+        """Offer an available volume to other projects, and return the transfer. Only this call returns the
+        ``auth_key``, with which another project can accept. *no_snapshots*: do not transfer the snapshots of the
+        volume. *encrypted*: allow an encrypted volume. Raises ``NotFound``, ``InvalidRequest``."""
         check_volume_writer(context)
         id, auth_key, salt = str(uuid.uuid4()), secrets.token_hex(KEY_BYTES), secrets.token_hex(SALT_BYTES)
         with self.database.write() as connection:
@@ -112,17 +114,18 @@ class TransferStore(Reading):
             return {**transfer_documents(connection, [transfer])[0], "auth_key": auth_key}
 
     def check(self, context: Context, volume_id: str, *, no_snapshots: bool = False) -> None:
-        """Raise the errors that ``create`` would raise for a volume; an encrypted volume raises none. Changes nothing.
-        *no_snapshots*: as in ``create``."""
+        """Raise the errors that ``create`` would raise for this volume, without changing anything. Encrypted volumes
+        are allowed. *no_snapshots*: as in ``create``."""
         check_volume_writer(context)
         with self.database.read() as connection:
             volume = get_visible_row(connection, volumes, context, volume_id)
             _check_transferable(connection, volume, no_snapshots, encrypted=True)
 
     def accept(self, context: Context, id: str, auth_key: str, *, dry_run: bool = False) -> Document:
-        """Move the volume of a transfer, with the snapshots that go with it, into the caller's project, and return the
-        transfer. Any project with the key may accept. *dry_run*: change nothing. Raises ``NotFound``,
-        ``InvalidRequest`` for a wrong key or a busy volume or snapshot, ``TooLarge`` beyond the project's quota."""
+        """Move the volume of the transfer *id*, and its snapshots unless the transfer excludes them, into the caller's
+        project. Return the transfer. *auth_key*: the key from ``create``. *dry_run*: only raise the errors. Raises
+        ``NotFound``, ``InvalidRequest`` for a wrong key or a busy volume or snapshot, ``TooLarge`` beyond the project's
+        quota."""
         check_volume_writer(context)
         with suppress(DryRunEnd), self.database.write() as connection:
             transfer = connection.execute(select(transfers).where(transfers.c.id == id)).mappings().first()
@@ -146,7 +149,8 @@ class TransferStore(Reading):
         return document
 
     def _move(self, connection: Connection, context: Context, volume: RowMapping, no_snapshots: bool) -> None:
-        """Move the volume, and unless *no_snapshots* its snapshots, into the caller's project, within its quota."""
+        """Move *volume* into the caller's project. *no_snapshots*: do not move its snapshots with it. Raises the error
+        of the quota if it is exceeded."""
         moved = [] if no_snapshots else own_snapshots(connection, volume)
         check_snapshots_available(moved)
         target = context.project_id or ""
@@ -163,7 +167,7 @@ class TransferStore(Reading):
         connection.execute(update(volumes).where(volumes.c.id == volume["id"]).values(status="available", **owner))
 
     def delete(self, context: Context, id: str) -> None:
-        """Withdraw a transfer. The volume becomes available again. Raises ``NotFound``."""
+        """Cancel the transfer *id*, and make its volume available again. Raises ``NotFound``."""
         check_volume_writer(context)
         with self.database.write() as connection:
             transfer = get_visible_row(connection, transfers, context, id)
@@ -173,8 +177,8 @@ class TransferStore(Reading):
                     status="available", updated_at=utc_now()))
 
     def _end(self, connection: Connection, transfer: RowMapping) -> None:
-        """Lock the volume, and delete the row of *transfer*. Raises ``NotFound`` if another caller has just deleted the
-        row."""
+        """Lock the volume of *transfer*, and delete the transfer's row. Raises ``NotFound`` if another caller has just
+        accepted or deleted the transfer."""
         lock_volume(connection, transfer["volume_id"])
         if not connection.execute(delete(transfers).where(transfers.c.id == transfer["id"])).rowcount:
             raise NotFound(f"Transfer {transfer['id']} could not be found; it was just accepted or deleted.")

@@ -34,22 +34,24 @@ TRUTH = {"<is> true": True, "<is> false": False}
 
 
 def pool_capabilities(name: str, kind: str | None = None, **reported: Any) -> dict[str, Any]:
-    """Return the capabilities of the pool *name* under Cinder's names. *kind*: its type in the settings of agents;
-    ``None`` if no host has reported the pool. *reported*: further capabilities that a host has reported."""
+    """Return the capabilities of the pool *name*, by Cinder's names: {capability: value}. *kind*: its type, such as
+    lvm; ``None`` if no host has reported the pool. *reported*: further capabilities, such as sizes, that a host has
+    reported."""
     return {**CAPABILITIES, **BY_KIND.get(kind or "", {}), POOL: name, **({"pool_type": kind} if kind else {}),
             **reported}
 
 
 def names_capability(spec: str) -> bool:
-    """Return whether the extra spec *spec* is compared with a capability of pools, apart from the pool's name."""
+    """Return whether the extra spec called *spec* requires a capability of the pool. False for the pool's name, for
+    multiattach, and for specs of other scopes."""
     key = spec.removeprefix(SCOPE)
     return key not in (MULTIATTACH, POOL) and (spec.startswith(SCOPE) or ":" not in spec)
 
 
 def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int, zone: str) -> None:
-    """Raise ``InvalidRequest`` when a volume of the type would not fulfil the extra *specs*.
+    """Raise ``InvalidRequest`` if a volume does not fulfil the extra *specs* of its type *type_name*.
 
-    *pool*: the pool of the volume. *size*: GiB. *zone*: the volume service's availability zone.
+    *pool*: the name of its pool. *size*: its size in GiB. *zone*: the availability zone of volumes.
     """
     if unfulfilled := [*unfulfilled_bounds(specs, size, zone), *unfulfilled_capabilities(specs,
                                                                                          pool_capabilities(pool))]:
@@ -57,20 +59,22 @@ def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int,
 
 
 def check_bounds(type_name: str, specs: Mapping[str, str], size: int, zone: str) -> None:
-    """Raise ``InvalidRequest`` when no volume of *size* GiB in the *zone* can fulfil the *specs*, whatever its pool."""
+    """Raise ``InvalidRequest`` if a volume of *size* GiB in the availability zone *zone* cannot fulfil the extra
+    *specs* of the type *type_name* in any pool."""
     if unfulfilled := [*unfulfilled_bounds(specs, size, zone)]:
         raise no_pool_error(type_name, unfulfilled)
 
 
 def no_pool_error(type_name: str, reasons: list[str]) -> InvalidRequest:
-    """Return the error for a volume that no pool can take, with the *reasons*."""
+    """Return the error for a volume of the type *type_name* for which there is no suitable pool. *reasons*: texts for
+    the message."""
     return InvalidRequest(f"Invalid input received: no pool of volumes is as the volume type {type_name} asks: "
                           f"{'; '.join(reasons)}. Choose another volume type.")
 
 
 def unfulfilled_bounds(specs: Mapping[str, str], size: int, zone: str) -> Iterator[str]:
-    """Yield each of the extra *specs* on size and zone, and on ``multiattach``, that a volume of *size* GiB in the
-    availability *zone* would not fulfil, with the reason."""
+    """Yield a text for each extra spec in *specs* that a volume of *size* GiB in the availability zone *zone* does not
+    fulfil. Only specs on size and zone are checked, and the syntax of ``multiattach``."""
     for name, text in sorted(specs.items()):
         if (name == LEAST and _number(text) > size) or (name == MOST and _number(text) < size):
             yield f"{name}={text}, and the volume is to have {size} GiB"
@@ -81,7 +85,7 @@ def unfulfilled_bounds(specs: Mapping[str, str], size: int, zone: str) -> Iterat
 
 
 def unfulfilled_capabilities(specs: Mapping[str, str], capabilities: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each of the extra *specs* that a pool with these *capabilities* does not fulfil, with the reason."""
+    """Yield a text for each extra spec in *specs* that a pool with these *capabilities* does not fulfil."""
     for name, text in sorted(specs.items()):
         key = name.removeprefix(SCOPE)
         if key == POOL:
@@ -96,7 +100,8 @@ def unfulfilled_capabilities(specs: Mapping[str, str], capabilities: Mapping[str
 
 
 def _number(text: str) -> int:
-    """Return the number of GiB in *text*. Raise ``InvalidRequest`` unless it is a whole number."""
+    """Convert *text*, a minimum or maximum size in an extra spec, to GiB. Raise ``InvalidRequest`` unless it is a whole
+    number."""
     if not text.strip().isdecimal():
         raise InvalidRequest(f"Invalid input received: {text[:80]!r}, a size of the volume type, is no "
                              "whole number.")
@@ -104,8 +109,8 @@ def _number(text: str) -> int:
 
 
 def _is_as_asked(key: str, text: str, capabilities: Mapping[str, Any]) -> bool:
-    """Return whether the capability *key* matches *text*. Only ``<is>`` matches a truth value. A pool's own name is
-    also the name of a backend, so that types can choose pools by backends."""
+    """Return whether the capability *key* in *capabilities* matches *text*, the value of an extra spec. A boolean
+    matches only the operator ``<is>``. For the capability volume_backend_name, the name of the pool matches too."""
     value = capabilities[key]
     if isinstance(value, bool):
         first, _space, word = text.strip().lower().partition(" ")
@@ -114,5 +119,5 @@ def _is_as_asked(key: str, text: str, capabilities: Mapping[str, Any]) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return *value* in the form of an extra spec."""
+    """Convert the value of a capability to the form that extra specs have, such as ``<is> True``, for a message."""
     return f"<is> {value}" if isinstance(value, bool) else str(value)

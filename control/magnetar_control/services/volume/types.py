@@ -33,8 +33,9 @@ SHOWN_TO_ALL = (MULTIATTACH,)
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A volume type. *pool*: the pool of its volumes, unless each gets one of *pools* by its ``extra_specs`` (see
-    ``chooses``). *is_fixed*: whether it is derived from a pool in the settings."""
+    """A volume type. *pool*: the name of the pool of its volumes. *pools*: if ``chooses`` is true, the names of the
+    pools from which one is chosen for each volume. *is_fixed*: whether the type is derived from a pool in the settings,
+    and is not in the database."""
 
     id: str
     name: str
@@ -48,12 +49,14 @@ class VolumeType:
 
     @property
     def chooses(self) -> bool:
-        """Return whether each volume gets its pool by capabilities: the extra specs name some, or several pools."""
+        """Return whether a pool is chosen for each new volume: the type allows several pools, or its extra specs
+        require capabilities."""
         return len(self.pools) > 1 or bool(self.pools and any(map(names_capability, self.extra_specs)))
 
     def check_volume(self, size: int, zone: str) -> None:
-        """Raise ``InvalidRequest`` when a volume of *size* GiB in the availability zone *zone* would not fulfil the
-        type's extra specs. Capabilities of pools are not checked here if the type chooses a pool by them."""
+        """Raise ``InvalidRequest`` if a volume of *size* GiB in the availability zone *zone* cannot fulfil the type's
+        extra specs. If the type chooses a pool for each volume, the required capabilities are checked then, and not
+        here."""
         if self.chooses:
             check_bounds(self.name, self.extra_specs, size, zone)
         else:
@@ -66,15 +69,15 @@ class VolumeType:
 
 
 class TypeStore:
-    """The store of volume types. *pools*: the agents' pools (their setting ``pools``); the first is the default
-    type."""
+    """The operations on volume types. *pools*: the names of the agents' storage pools (their setting ``pools``); each
+    one is also a volume type, and the first is the default type."""
 
     def __init__(self, database: Database, pools: Sequence[str]) -> None:
         self.database, self.pools = database, pools
 
     def every(self, context: Context, is_public: bool | None = None) -> list[VolumeType]:
-        """Return the types that *context* may use. For administrators: all types, or only the public (*is_public* true)
-        or private ones (false)."""
+        """Return the volume types that *context* may use. *is_public*: for administrators, return only public (true) or
+        private types (false); ``None``: all."""
         with self.database.read() as connection:
             volume_types = self._all(connection, context)
         return [volume_type for volume_type in volume_types if is_public in (None, volume_type.is_public)
@@ -86,21 +89,21 @@ class TypeStore:
             return self._seen(connection, context, name_or_id)
 
     def has(self, context: Context, name_or_id: str) -> bool:
-        """Return whether there is a type of this name or uuid that *context* may use."""
+        """Return whether a type with the name or uuid *name_or_id* exists that *context* may use."""
         try:
             return bool(self.find(context, name_or_id))
         except NotFound:
             return False
 
     def of(self, name: str) -> VolumeType:
-        """Return the type of a volume by *name*, even if the caller may not use it. If no type has the name, return the
-        type of a pool with this name, which may no longer exist."""
+        """Return the volume type called *name*, even if the caller may not use it. If there is no such type, return the
+        type of a pool with this name, even if the pool no longer exists."""
         with self.database.read() as connection:
             row = connection.execute(select(types).where(types.c.name == name)).mappings().first()
         return self._of(row) if row else self._of_pool(name)
 
     def admitted(self) -> dict[str, list[str]]:
-        """Return the projects that may use each private type: {uuid of the type: ids of projects}."""
+        """Return which projects may use private types: {uuid of the type: ids of projects}."""
         projects_by_type: dict[str, list[str]] = {}
         with self.database.read() as connection:
             for row in connection.execute(select(type_projects).order_by(type_projects.c.project_id)):
@@ -108,20 +111,21 @@ class TypeStore:
         return projects_by_type
 
     def check(self, name: str) -> None:
-        """Raise ``Conflict``, as ``create`` does, if the *name* is taken."""
+        """Raise the ``Conflict`` that ``create`` raises if another type has this *name*."""
         with self.database.read() as connection:
             self._check_free(connection, name)
 
     def check_change(self, context: Context, name_or_id: str, *, must_be_unused: bool) -> None:
-        """Raise the error with which a change or deletion of the type would fail. *must_be_unused*: fail also while
-        volumes have the type, as for a deletion, or a change of values that volumes were created with."""
+        """Raise the error that a change or deletion of the type would raise, without changing anything.
+        *must_be_unused*: also raise an error while volumes have the type, as for a deletion or a change of its
+        encryption."""
         with self.database.read() as connection:
             (self._unused if must_be_unused else self._made)(connection, context, name_or_id)
 
     def create(self, context: Context, name: str, description: str | None = None, is_public: bool = True,
                extra_specs: Mapping[str, str] | None = None) -> VolumeType:
-        """Create and return a type. Raises ``Conflict`` when the name is taken. Any extra specs are accepted: see
-        ``type_specs``."""
+        """Create and return a type. Any extra specs are accepted (see ``type_specs`` for their effect). Raises
+        ``Conflict`` when another type has the name."""
         specs = dict(extra_specs or {})
         with self.database.write() as connection:
             self._check_free(connection, name)
@@ -132,7 +136,8 @@ class TypeStore:
             return self._seen(connection, context, id)
 
     def update(self, context: Context, name_or_id: str, values: Mapping[str, Any]) -> VolumeType:
-        """Change name, description, is_public; return the type. Existing volumes show the new name immediately."""
+        """Change name, description or is_public (in *values*) of a type, and return it. Existing volumes of the type
+        show the new name too."""
         try:
             with self.database.write() as connection:
                 volume_type = self._made(connection, context, name_or_id)
@@ -155,7 +160,8 @@ class TypeStore:
             connection.execute(delete(types).where(types.c.id == volume_type.id))
 
     def change_specs(self, context: Context, name_or_id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the type's extra specs to what *change* returns for the present specs, and return the new specs."""
+        """Change the extra specs of a type, and return the new extra specs. *change*: a function from the present extra
+        specs to the new ones."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             specs = change({**volume_type.extra_specs})
@@ -164,7 +170,7 @@ class TypeStore:
             return specs
 
     def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
-        """Encrypt new volumes of the type as *values* say, or no longer (``None``), and return the type. Raises
+        """Set the encryption of new volumes of a type to *values*, or remove it (``None``). Return the type. Raises
         ``NotFound`` when there is no encryption to remove, ``InvalidRequest`` while volumes have the type."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
@@ -177,7 +183,8 @@ class TypeStore:
             return self._seen(connection, context, volume_type.id)
 
     def projects(self, context: Context, name_or_id: str) -> list[str]:
-        """Return the projects that may use a private type. Raises ``NotFound`` for a public type, as Cinder does."""
+        """Return the ids of the projects that may use a private type. Raises ``NotFound`` for a public type, as Cinder
+        does."""
         with self.database.read() as connection:
             volume_type = self._private(connection, context, name_or_id)
             return sorted(connection.execute(select(type_projects.c.project_id).where(
@@ -191,7 +198,8 @@ class TypeStore:
                 raise Conflict(f"Volume type access for {volume_type.id} / {project_id} combination already exists.")
 
     def expel(self, context: Context, name_or_id: str, project_id: str) -> None:
-        """Withdraw a project's access to a private type. Its volumes stay. Raises ``NotFound`` if it has no access."""
+        """Remove a project's access to a private type. Existing volumes of the project do not change. Raises
+        ``NotFound`` if the project has no access."""
         with self.database.write() as connection:
             volume_type = self._private(connection, context, name_or_id)
             if not self._admits(connection, volume_type.id, project_id):
@@ -267,8 +275,8 @@ def _exists(name: str) -> Conflict:
 
 
 def type_ids_of_names(connection: Connection, names: Iterable[str]) -> dict[str, str]:
-    """Return {name: uuid} for the types with these *names*. A name that is not in the table gets the uuid of a pool's
-    type."""
+    """Return the uuids of the volume types with these *names*: {name: uuid}. A name that is not in the table is the
+    name of a pool, whose type has a derived uuid."""
     distinct_names = set(names)
     made = {row.name: row.id for row in connection.execute(
         select(types.c.name, types.c.id).where(types.c.name.in_(distinct_names)))} if distinct_names else {}

@@ -45,8 +45,9 @@ DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_r
 
 
 def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
-    """Insert a volume within the *quota*, and queue its creation. *values*: columns; host, size and bootable come from
-    the source, if there is one."""
+    """Insert the row of a volume, and queue the task that creates it. *values*: its column values; host, size and
+    bootable are completed from the snapshot or volume that it copies. Raises the error of *quota* if it is exceeded,
+    ``InvalidRequest``, ``NotFound``."""
     source = _source(connection, context, values)
     if source is not None:
         if source["host"]:
@@ -66,9 +67,9 @@ def create_volume_row(connection: Connection, context: Context, quota: Quotas, v
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
-    """Return the row of the volume or snapshot that the new volume copies; ``None`` if there is none. Set the source's
-    type, pool and image metadata in *values*, unless the request names another type. Raises ``InvalidRequest``,
-    ``NotFound``."""
+    """Return the row of the snapshot or volume that a new volume copies; ``None`` if it copies none. Complete the
+    volume's column *values*: type and pool (unless the request names a type), and image metadata. Raises
+    ``InvalidRequest``, ``NotFound``."""
     if values.get("snapshot_id"):
         row = get_visible_row(connection, snapshots, context, values["snapshot_id"])
         if row["status"] != "available":
@@ -99,9 +100,9 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False,
                  admin: bool = False) -> None:
-    """Queue the deletion of the volume. Raises ``InvalidRequest`` while it is in use, or if it has snapshots and
-    *cascade* is false. *force*: in any status. *admin*: also with snapshots of the project that gave the volume
-    away."""
+    """Queue the deletion of the volume *row*. *cascade*: also of its snapshots. *force*: in any status. *admin*: allow
+    that snapshots of another project, which has transferred the volume, are deleted with it. Raises ``InvalidRequest``
+    if the volume is attached, or has snapshots that may not be deleted."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -120,8 +121,9 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status by its attachments. While the volume is extended, reimaged, uploaded, backed up or
-    retyped, store that status as ``previous_status``, to be set afterwards."""
+    """Update the status of a volume after a change of its attachments. While the volume is extended, reimaged,
+    uploaded, backed up or retyped, its status does not change: the new status is saved in ``previous_status``, and set
+    at the end of that task."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")
@@ -133,8 +135,8 @@ def follow_attachments(connection: Connection, volume_id: str) -> None:
 
 
 def volume_image_metadata(image: Document) -> Document:
-    """Return the ``volume_image_metadata`` of a volume made from *image*: id, name and other fields and the properties
-    of the image, as texts."""
+    """Return the ``volume_image_metadata`` of a volume created from *image*: the image's properties, id, name and some
+    other fields, as strings."""
     image_facts = {"image_id": image["id"], "image_name": image.get("name"),
                    **{name: image.get(name) for name in OF_IMAGE[2:]}}
     return {**image.get("properties", {}), **{name: str(value) for name,
@@ -142,7 +144,8 @@ def volume_image_metadata(image: Document) -> Document:
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Return the attachments of each volume, oldest first, by the volume's id; with the columns ``HELD``."""
+    """Return the attachments of the volumes *ids*: {volume id: its attachments, oldest first}. Their columns are those
+    in ``HELD``."""
     attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
     query = select(*(attachments.c[name] for name in HELD)).where(attachments.c.volume_id.in_(attachments_by_volume))
     for row in connection.execute(query.order_by(attachments.c.created_at, attachments.c.id)).mappings():
@@ -151,8 +154,8 @@ def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
-    """Return a document for each of the volumes *rows*, in the form of ``services.Volumes``. *attached*: whether to
-    include their attachments."""
+    """Convert volume *rows* to documents in the form that ``services.Volumes`` returns. *attached*: whether to include
+    the attachments of the volumes."""
     attachments_by_volume = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
     type_ids = type_ids_of_names(connection, (row["volume_type"] for row in rows))
     return [{**{name: row[name] for name in SHOWN}, "volume_type_id": type_ids[row["volume_type"]],
@@ -166,8 +169,8 @@ class VolumeStore(NamedStore):
     table, documents = volumes, staticmethod(documents)
 
     def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
-        """Return the number of volumes in *listing*, their total size in GiB, and {key: all its values} of their
-        metadata."""
+        """Return a summary of the volumes that *listing* selects: (their number, their total size in GiB, {metadata
+        key: all its values})."""
         where = listing_condition(context, volumes, listing)
         with self.database.read() as connection:
             count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))
@@ -180,7 +183,8 @@ class VolumeStore(NamedStore):
         return count, size, values
 
     def delete(self, context: Context, id: str, cascade: bool = False, force: bool = False) -> None:
-        """Queue the deletion of a volume. *cascade*: with its snapshots. *force*: in any status, for admins."""
+        """Queue the deletion of a volume. *cascade*: also delete its snapshots. *force*: allow any status, for admins.
+        Raises ``NotFound``, ``InvalidRequest``."""
         check_volume_writer(context)
         if force:
             check_admin(context, "volume:force_delete")

@@ -77,8 +77,8 @@ Row = Mapping[Any, Any]
 
 
 class Worker:
-    """The worker of volume tasks, with threads of its own (``start``), or on request (``step``). *pause*: seconds
-    before the first retry of a failed task."""
+    """The executor of the queued tasks of volumes, snapshots and backups: in background threads (``start``), or one
+    task per call (``step``). *reach*: access to the hosts. *pause*: seconds before the first retry of a failed task."""
 
     def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
         self.database, self.reach, self.pause = database, reach, pause
@@ -102,15 +102,17 @@ class Worker:
             thread.start()
 
     def stop(self) -> None:
-        """Take no new tasks. A running task is completed, or continues in another process."""
+        """Stop taking new tasks, and wait up to 5 seconds for each thread. A task that is still running then is
+        continued by another process."""
         self._over.set()
         self.database.bell.ring(BELL)
         for thread in self._threads:
             thread.join(5)
 
     def rest(self, bell_count: int, limit: float) -> None:
-        """Wait at most *limit* seconds for a new task: until the database's bell for volume tasks has rung more than
-        *bell_count* times. Does not read the tables."""
+        """Wait at most *limit* seconds for the notification of a new task. *bell_count*: how many notifications of
+        volume tasks the caller has seen (``database.bell.count``); if there are more already, return immediately. Does
+        not read the tables."""
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)
 
@@ -131,12 +133,14 @@ class Worker:
                 self._over.wait(1.0)
 
     def _has_tasks(self) -> bool:
-        """Return whether there are any tasks, including tasks that must wait and tasks that another worker does."""
+        """Return whether any tasks are queued or running, including tasks of other workers and tasks that wait for a
+        retry."""
         with self.database.read() as connection:
             return bool(connection.execute(_HAS_TASKS).scalar())
 
     def step(self, id: str | None = None, tables: Sequence[Table] = _TABLES) -> bool:
-        """Do one task of the *tables* (of the volume *id*, if given). Return whether there was one."""
+        """Execute one task that is ready in one of *tables*. *id*: only a task of this volume. Return whether there was
+        one."""
         for table in (volumes,) if id else tables:
             row = self._take(table, id)
             if row is not None:
@@ -185,8 +189,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Keep the lease of the task of *row* until the ``with`` block ends, even if a deletion is requested meanwhile:
-        the deletion waits for the end of the lease."""
+        """Renew the lease of the task of *row* until the ``with`` block ends. It is renewed even if the deletion of the
+        volume is requested meanwhile, because the deletion must wait for the end of the running task."""
         over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
                                                  table.c.task.in_((row["task"], "delete")))
 
@@ -204,8 +208,8 @@ class Worker:
             thread.join()
 
     def _finish(self, table: Table, row: Row, values: Document | None, error: MagnetarError | None = None) -> bool:
-        """Record the end of a task. *values*: new values of the row; ``None``: the row is deleted. *error*: why the
-        task failed. Return whether the row still had this task."""
+        """Record that the task of *row* has ended. *values*: the new column values; ``None``: delete the row. *error*:
+        why the task failed. Return false if the row no longer had this task."""
         statement = delete(table) if values is None else update(table).values(
             task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=utc_now(),
             **{"fault": None, **values})
@@ -214,10 +218,10 @@ class Worker:
 
     def _note(self, table: Table, row: Row, statement: Update | Delete,
               complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
-        """Execute *statement*, then *complete*, if the row still has the task and holder of *row*; return whether it
-        has. If not, a deletion was requested meanwhile (see ``rows.queue_volume_task``): end its lease, so that it can
-        begin now. A deletion that runs already is begun again, because it may have come before there was anything to
-        delete."""
+        """Execute *statement* and call *complete*, if the row still has the task and worker of *row*. Return whether it
+        had them. If not, the deletion of the object was requested meanwhile (see ``rows.queue_volume_task``): remove
+        the lease of the deletion, so that it can start now. A deletion that is running already is started again,
+        because it may have run before the task created content."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_own_task_condition(table, row))).rowcount > 0
             if done:
@@ -229,8 +233,9 @@ class Worker:
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
-        """Queue the task for a later attempt; after ``ATTEMPTS`` attempts, record that it failed with *error*. A
-        deletion is retried without limit, so that no content is left on the host; so is the end of a migration."""
+        """Queue the task of *row* for a retry after a delay. After ``ATTEMPTS`` attempts, record instead that it failed
+        with *error*. A deletion, or the undoing of a migration, is retried without limit, so that no content remains on
+        a host."""
         cancelled = row["task"] == MIGRATE and row["migration"] and row["migration"]["cancelled"]
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete" and not cancelled:
             self._failed(table, row, error)
@@ -256,8 +261,8 @@ class Worker:
             {row["task"]: None} if row["task"] in ("reimage", "upload", "restore") else {})}, error)
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
-        """Mark the image of a failed upload as failed, because of *error*. *row*: the volume. Also delete the local
-        copy of the image on the volume's host; if that fails, conductors delete the copy later."""
+        """Set the image of a failed upload to failed because of *error*, and delete its local copy on the volume's
+        host. *row*: the volume. If the host does not answer, conductors delete the copy later."""
         id = row["upload"]["image_id"]
         try:
             if self.reach.images:
@@ -269,16 +274,18 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the host's agent create or change a resource of the type *noun* (volume, volume_snapshot, volume_backup)
-        as the requested document *want* says, and return it."""
+        """Have the agent of the host in *row* create or change a resource. *noun*: its type (volume, volume_snapshot,
+        volume_backup); its key is the id of *row*. *want*: the fields to set. Return the resource as the agent reports
+        it."""
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
-        """Return the task *row* with a host that is up and reaches the volume's pool. If the volume's host is down, or
-        has lost the pool, move the volume to another host that reaches the pool: to the server's host, if a server has
-        the volume. If there is no such host, return *row* unchanged: the task waits for the volume's host."""
+        """Return the volume *row* with a host that is up and reaches the volume's pool. If its host is down, or has
+        lost the pool, give the volume another host that reaches the pool; if a server has the volume, only the server's
+        host. If there is none, return *row* unchanged: the task then waits for the volume's host. *table*: rows of
+        other tables are returned unchanged."""
         if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE, MANAGE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
@@ -294,20 +301,21 @@ class Worker:
         return row
 
     def remove(self, row: Row, noun: str) -> None:
-        """Have the host's agent remove a resource of the type *noun*."""
+        """Have the agent of the host in *row* remove a resource. *noun*: its type (volume, volume_snapshot,
+        volume_backup); its key is the id of *row*."""
         with self.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)
 
     def new_volume(self, row: Row) -> Document:
-        """Return the request to the agent for a new volume, without its source. The volume's encryption key is
-        created."""
+        """Return the fields with which the agent creates the volume *row*, without its source. For an encrypted volume,
+        also create the encryption key."""
         want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
                           "pool": row["pool"] or row["volume_type"], "multiattach": row["multiattach"]}
         return {**want, "format": "luks", "key": _key(self, row)} if row["encryption_key_id"] else want
 
     def place(self, row: Row) -> str:
-        """Return the host of the volume. If the volume has no host, choose one and store it before anything is created
-        there."""
+        """Return the host of the volume *row*. If it has none, choose one, and save the choice before anything is
+        created on the host. Raises ``Unreachable`` if no host is suitable, ``Conflict`` if the volume was deleted."""
         if row["host"]:
             return str(row["host"])
         host = self.reach.roomiest(row["pool"] or row["volume_type"])
@@ -321,20 +329,22 @@ class Worker:
 
 
 def _waiting_query(table: Table, moment: Any, id: str | None = None) -> Select[Any]:
-    """Return the query for the ids of tasks that a worker may take at *moment*, the oldest first."""
+    """Return the SQL query for the ids of the rows of *table* whose tasks a worker may start at *moment* (a time or an
+    SQL parameter), the oldest first. *id*: only of this row."""
     return select(table.c.id).where(_ready(table, moment, id)).order_by(table.c.created_at).limit(8)
 
 
 def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
-    """Return the SQL condition for tasks that no worker has and that may begin at *moment*, a time of the database's
-    clock, because the clocks of machines may differ."""
+    """Return the SQL condition for rows of *table* with a task that no worker executes and that may start at *moment*.
+    This is a time by the clock of the database, because the clocks of machines may differ. *id*: only this row."""
     is_ready = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
                     or_(table.c.not_before.is_(None), table.c.not_before <= moment))
     return and_(is_ready, table.c.id == id) if id else is_ready
 
 
 def _own_task_condition(table: Table, row: Row) -> ColumnElement[bool]:
-    """Return the SQL condition that the row still has the task and worker that *row* had when the task was taken."""
+    """Return the SQL condition that is true while the row of *table* still has the task and the worker in *row*, which
+    was read when the worker took the task."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 
 
@@ -355,7 +365,8 @@ def _create_volume(worker: Worker, row: Row) -> Document:
 
 
 def _key(worker: Worker, row: Row) -> str:
-    """Return the encryption key of a volume; create the key if it does not exist. A copy has the key of its source."""
+    """Return the encryption key of the volume *row*; create it if it does not exist. A copy gets the same key as its
+    source."""
     if worker.reach.keys is None:
         raise Conflict("There is no key manager here, so no volume can be encrypted.")
     with worker.database.read() as connection:
@@ -382,8 +393,8 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
-    """Have the host create a local image from the volume, and upload this image to the image service. Return the
-    columns of the volume after the task."""
+    """Execute the task "upload": the agent of the volume's host converts the volume *row* to a local image, and this
+    process uploads it to the image service. Return the new column values of the volume."""
     images, id = worker.reach.images, row["upload"]["image_id"]
     image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
     if images is None or image is None:

@@ -45,7 +45,8 @@ class FlavorRow(SelectedRow):
 
 
 def visible_flavor_condition(project: Any) -> ColumnElement[bool]:
-    """Return the condition for public flavors and for flavors that *project* has access to."""
+    """Return the SQL condition for flavors that are public or to which *project* has access. *project*: an id or an SQL
+    parameter."""
     mine = select(flavor_projects.c.flavor_number).where(flavor_projects.c.project_id == project)
     return or_(flavors.c.is_public, flavors.c.number.in_(mine))
 
@@ -59,17 +60,18 @@ _SEEN = PreparedQuery(_ONE.query.where(visible_flavor_condition(bindparam("proje
 
 def fetch_flavor_row(connection: Connection, id: str, project: str | None = None, *,
                      everything: bool = False) -> FlavorRow | None:
-    """Return the flavor with this id; ``None`` when there is none that *project* may see. *everything*: also find
-    private flavors that *project* has no access to."""
+    """Return the flavor with the id *id*; ``None`` when there is none that *project* may use. *everything*: also return
+    private flavors to which *project* has no access."""
     return FlavorRow.optional((_ONE if everything else _SEEN).first(connection, {"id": id, "project": project}))
 
 
 def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descending: bool, project: str,
                       public: bool | None, least_ram: int | None, least_disk: int | None, name: str | None,
                       marker: str | None) -> list[FlavorRow] | None:
-    """Return a page of flavors; ``None`` when the *marker* does not exist. *project*: the project whose private flavors
-    are visible in addition to public ones. *public*: only public flavors (true), only private ones (false), or all
-    (``None``)."""
+    """Return a page of at most *limit* flavors; ``None`` when the *marker* (the id of the last flavor of the previous
+    page) does not exist. *public*: true: public flavors, and private ones to which *project* has access; false: only
+    private flavors; ``None``: all. *sort*: the sort key. *least_ram*, *least_disk*: minimum MiB and GiB. *name*: a
+    regular expression."""
     parameters = {"project": project, "most": limit}
     page, visibility = _question(sort, descending, public)
     further: list[ColumnElement[bool]] = []
@@ -93,9 +95,9 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return the cached query of ``fetch_flavor_rows`` without its filters, and the condition for visible flavors.
-    *public*: as in ``fetch_flavor_rows``. Both are cached, because building the query takes longer than executing it.
-    """
+    """Return (query of ``fetch_flavor_rows`` without its other filters, SQL condition for visible flavors). The
+    parameters are those of ``fetch_flavor_rows``. The result is cached, because building a query takes longer than
+    executing it."""
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -106,13 +108,14 @@ def _question(sort: str, descending: bool, public: bool | None) -> tuple[Prepare
 
 
 def duplicate_flavor_field(connection: Connection, id: str, name: str) -> str | None:
-    """Return the field, ``id`` or ``name``, whose value another flavor has already; ``None`` when both are free."""
+    """Return the name of the field, ``id`` or ``name``, for which another flavor has the same value; ``None`` if there
+    is no such flavor."""
     row = connection.execute(select(flavors.c.id).where(or_(flavors.c.id == id, flavors.c.name == name))).first()
     return None if row is None else "id" if row.id == id else "name"
 
 
 def insert_flavor_row(connection: Connection, **values: Any) -> FlavorRow:
-    """Insert a flavor and return its row. No project has access to a private flavor yet, not even the caller's, as in
+    """Insert a flavor and return its row. No project gets access to a private flavor here, not even the caller's, as in
     Nova."""
     query = insert(flavors).values(created_at=utc_now(), **values)
     return FlavorRow(connection.execute(query.returning(*flavors.c[FlavorRow.columns])).one())

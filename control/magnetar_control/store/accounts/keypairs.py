@@ -37,7 +37,8 @@ def fetch_keypair_row(connection: Connection, user: str, name: str) -> KeypairRo
 
 def fetch_keypair_rows(connection: Connection, user: str, limit: int | None = None, marker: str | None = None) -> \
         list[KeypairRow] | None:
-    """Return the user's key pairs, sorted by name, after the one named *marker*; ``None`` if that does not exist."""
+    """Return a page of the user's key pairs, sorted by name, at most *limit*. *marker*: the name of the last key pair
+    of the previous page. Return ``None`` if there is no key pair with this name."""
     question = _ALL.where(keypairs.c.user_id == user).order_by(keypairs.c.name).limit(limit)
     if marker is not None:
         if fetch_keypair_row(connection, user, marker) is None:

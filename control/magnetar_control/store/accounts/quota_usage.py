@@ -26,8 +26,8 @@ _NEXT_PROJECT = text(
 
 
 class UsageComparison(NamedTuple):
-    """The quota usage of a user in a project, each as ``(instances, cores, ram)``: the stored counters (``counted``),
-    and the sums over the servers' rows (``used``)."""
+    """The quota usage of a user in a project, as counted and as it should be. ``counted``: the stored counters.
+    ``used``: the sums over the rows of servers. Both are (instances, cores, ram in MiB)."""
 
     project_id: str
     user_id: str
@@ -36,24 +36,26 @@ class UsageComparison(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the counters differ from the sums over the servers."""
+        """Return whether the stored counters differ from the sums over the servers."""
         return self.counted != self.used
 
     @property
     def is_empty(self) -> bool:
-        """Whether the user has no servers and no counted usage, so the row of the counters can be removed."""
+        """Return whether the user has no servers and all counters are zero, so that the row of the counters can be
+        deleted."""
         return not any((*self.counted, *self.used))
 
     @property
     def text(self) -> str:
-        """The difference between the counters and the servers' rows, as a sentence."""
+        """Return a sentence that describes the difference between the counters and the sums over the servers."""
         return (f"the usage of project {self.project_id} by user {self.user_id} is counted as {self.counted} "
                 f"(instances, cores, ram), its servers use {self.used}")
 
 
 class UsageRow(NamedTuple):
-    """Quota usage in a cell: either the sum over all servers that stay in the cell (*id* is ``None``), or the usage of
-    one server *id* that moves to the cell *leaving*. *cell_moves*: how often this server has changed its cell."""
+    """A part of a project's quota usage in a cell: the sum over all servers that stay in the cell (*id* is ``None``),
+    or one server *id* that is moving to the cell *leaving*. *cell_moves*: how often this server has changed its cell.
+    *ram*: MiB."""
 
     id: str | None
     leaving: str | None
@@ -64,16 +66,16 @@ class UsageRow(NamedTuple):
 
 
 def fetch_quota_usage(connection: Connection, project: str, user: str | None = None) -> list[UsageRow]:
-    """Return the usage of a project, or of one user's servers in it: one row with the sum, and a row for each server
-    that moves to another cell."""
+    """Return the quota usage of *project* in this cell, or only of the servers of *user*: one row with the sum, and one
+    row for each server that is moving to another cell."""
     query = _usage_query(connection.dialect.name, user is not None)
     return list(map(UsageRow._make, query.all(connection, {"project": project, "user": user})))
 
 
 def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], project: str, user: str | None,
                                timeout: float) -> dict[str, list[UsageRow] | None]:
-    """Return the quota usage of a project, or of one *user* in it, by cell (rows of ``fetch_quota_usage``); ``None``
-    for a cell that does not answer."""
+    """Return the quota usage of *project* in each of *cells*, or only of the servers of *user*: {cell: rows as from
+    ``fetch_quota_usage``}. A cell that does not answer within *timeout* seconds has ``None``."""
     rows_by_cell = scatter_query(cells, lambda kind: _usage_query(kind, user is not None),
                                  {"project": project, "user": user}, timeout)
     return {id: None if rows is None else list(map(UsageRow._make, rows)) for id, rows in rows_by_cell.items()}
@@ -81,8 +83,9 @@ def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], pr
 
 @cache
 def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
-    """Return the query of ``fetch_quota_usage`` for an engine, built once. *of_user*: for one user of the project. The
-    query's condition ``leaving > ''`` makes both engines use the small index of leaving servers."""
+    """Return the prepared query of ``fetch_quota_usage``. *kind*: the database engine. *of_user*: whether the query is
+    for one user of the project. The condition ``leaving > ''`` in the query lets the database use the small partial
+    index of servers that leave the cell."""
     owned = "project_id = :project AND user_id = :user" if of_user else "project_id = :project"
     sums = ", ".join(f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in COUNTED)
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
@@ -94,22 +97,22 @@ def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
 
 
 def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:
-    """Return the first project after *after*, in the database's order, that has servers or counted usage; ``None``
-    after the last. Reads only two indexes, so the number of servers does not matter."""
+    """Return the first project after *after*, in the database's sort order, that has servers or counted usage; ``None``
+    if there is no further one. It is fast even with many servers, because it reads only two indexes."""
     project: str | None = connection.execute(_NEXT_PROJECT, {"after": after}).scalar()
     return project
 
 
 def compare_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
-    """Return the counted usage of each user of *project* and the usage by the servers' rows. One statement reads both,
-    so concurrent changes make no difference."""
+    """Compare the counted quota usage of each user of *project* with the sums over the rows of servers. One SQL
+    statement reads both, so that concurrent changes do not appear as differences."""
     rows = connection.execute(_comparison_statement(connection.dialect.name), {"project": project}).all()
     return [UsageComparison(project, row.user_id, tuple(map(int, row[1:4])), tuple(map(int, row[4:7]))) for row in rows]
 
 
 @cache
 def _comparison_statement(kind: str) -> TextClause:
-    """Return the statement of ``compare_quota_usage`` for an engine, built once."""
+    """Return the SQL statement of ``compare_quota_usage``, which is built once. *kind*: the database engine."""
     names = ", ".join(f"sum({name})" for name in ("counted_instances", "counted_cores", "counted_ram", *COUNTED))
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
     return text(
@@ -120,10 +123,11 @@ def _comparison_statement(kind: str) -> TextClause:
 
 
 def repair_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
-    """Correct the counted usage of *project*, and return the comparisons of users whose usage was wrong. For a
-    ``write`` transaction: concurrent repairs wait for each other.
+    """Correct the counted quota usage of *project*, and return the comparisons of users whose usage was wrong. Call
+    this in a ``write`` transaction: concurrent repairs wait for each other.
 
-    Servers may change meanwhile: that changes counted and real usage alike, so the difference between the two stays.
+    Concurrent changes of servers are harmless: the difference is added to the counters, and such a change affects
+    counters and servers alike.
     """
     advisory_lock(connection, "quota usage", project)
     wrong = [comparison for comparison in compare_quota_usage(connection, project) if comparison.differs]

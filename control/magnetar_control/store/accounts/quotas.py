@@ -19,19 +19,19 @@ _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expan
 
 
 def user_quota_holder(project: str, user: str) -> str:
-    """Return the key under which the limits of a user in a project are stored."""
+    """Return the key (quota holder) under which the limits of a user in a project are stored."""
     return f"{project}/{user}"
 
 
 def class_quota_holder(name: str) -> str:
-    """Return the key under which the limits of a quota class are stored. Only the class of the defaults has an effect,
-    as in Nova."""
+    """Return the key (quota holder) under which the limits of the quota class *name* are stored. Only the class
+    ``default`` has an effect, as in Nova."""
     return name if name == DEFAULT else f"class/{name}"
 
 
 def fetch_quota_limits(connection: Connection, holders: Iterable[str]) -> dict[str, Limits]:
-    """Return the stored limits of *holders* (keys of projects, users in projects and quota classes), by holder and
-    resource."""
+    """Return the stored limits of *holders*: {holder: {resource: limit}}. A holder is a project id, or a key from
+    ``user_quota_holder`` or ``class_quota_holder``."""
     limits: dict[str, Limits] = {}
     for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit
@@ -40,8 +40,8 @@ def fetch_quota_limits(connection: Connection, holders: Iterable[str]) -> dict[s
 
 def merge_quota_limits(defaults: Mapping[str, int], limits_by_holder: Mapping[str, Mapping[str, int]],
                        *holders: str) -> Limits:
-    """Return the limit of each resource of *defaults*: from the first of *holders* that has one in *limits_by_holder*
-    (the result of ``fetch_quota_limits``), otherwise the default."""
+    """Return the effective limit of each resource in *defaults*: the limit of the first of *holders* that has one,
+    otherwise the default. *limits_by_holder*: the stored limits, from ``fetch_quota_limits``."""
     limits = dict(defaults)
     for holder in reversed(holders):
         limits.update((name, limit) for name, limit in limits_by_holder.get(holder, {}).items() if name in limits)
@@ -49,8 +49,8 @@ def merge_quota_limits(defaults: Mapping[str, int], limits_by_holder: Mapping[st
 
 
 def fetch_effective_limits(connection: Connection, defaults: Mapping[str, int], *holders: str) -> Limits:
-    """Return the limit of each resource of *defaults*: the stored limit of the first of *holders* that has one,
-    otherwise the default. Uses one query."""
+    """Return the effective limit of each resource in *defaults*: the stored limit of the first of *holders* (as in
+    ``fetch_quota_limits``) that has one, otherwise the default."""
     return merge_quota_limits(defaults, fetch_quota_limits(connection, holders), *holders)
 
 
@@ -62,14 +62,14 @@ def fetch_limited_projects(connection: Connection, resources: Collection[str]) -
 
 
 def lock_quota(connection: Connection, quota_key: str) -> None:
-    """Lock the quota *quota_key* (a project, or one kind of an owner's objects) until the transaction ends, so that no
-    other transaction changes the counted objects meanwhile."""
+    """Lock a quota until the transaction ends, so that other transactions which check the same quota wait. *quota_key*:
+    the name of the lock: a project, or an owner and a type of objects."""
     advisory_lock(connection, "quota", quota_key)
 
 
 def has_room(connection: Connection, limit: int, count: Callable[[], int], quota_key: str | None) -> bool:
-    """Return whether *count* returns less than *limit* (negative: no limit). With *quota_key*, first lock that quota
-    until the transaction ends: concurrent callers with the same key wait."""
+    """Return whether *count*, a function that counts the used amount, returns less than *limit* (negative: unlimited).
+    *quota_key*: first lock this quota (see ``lock_quota``), so that concurrent callers wait; ``None``: do not lock."""
     if limit < 0:
         return True
     if quota_key is not None:
@@ -78,7 +78,8 @@ def has_room(connection: Connection, limit: int, count: Callable[[], int], quota
 
 
 def upsert_quota_rows(connection: Connection, holder: str, limits: Mapping[str, int]) -> None:
-    """Set the given *limits* of *holder*; its other limits stay."""
+    """Store *limits*, by resource, for the quota holder *holder* (a project id, or a key from ``user_quota_holder`` or
+    ``class_quota_holder``). Its other limits do not change."""
     for resource, limit in limits.items():
         query = INSERT[connection.dialect.name](quotas).values(project_id=holder, resource=resource, limit=limit)
         connection.execute(query.on_conflict_do_update(
@@ -87,7 +88,8 @@ def upsert_quota_rows(connection: Connection, holder: str, limits: Mapping[str, 
 
 def remove_quota_rows(connection: Connection, resources: Collection[str], project: str,
                       user: str | None = None) -> None:
-    """Remove the limits for *resources* of *user* in *project*; without *user*, of the project and all its users."""
+    """Delete the stored limits for *resources* of *user* in *project*. Without *user*: of the project and of all its
+    users."""
     holder_condition = quotas.c.project_id == user_quota_holder(project, user) if user is not None else or_(
         quotas.c.project_id == project, quotas.c.project_id.startswith(project + "/", autoescape=True))
     connection.execute(delete(quotas).where(holder_condition, quotas.c.resource.in_(resources)))

@@ -9,7 +9,7 @@ from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow
 
 
 class ShownAction(SelectedRow):
-    """The columns of an action that users see."""
+    """The columns of an action (an operation on a server, such as a resize) that users see."""
 
     id: int
     request_id: str
@@ -23,7 +23,8 @@ class ShownAction(SelectedRow):
 
 
 class ActionRow(ShownAction):
-    """A row of the table ``actions``."""
+    """A row of the table ``actions``, the queue of operations on servers. *waits_for*: another host that the action
+    needs. *holder*: the conductor that has leased it."""
 
     state: str
     host: str | None
@@ -40,7 +41,8 @@ class ActionRow(ShownAction):
 
 
 class StoppedAction(SelectedRow):
-    """An action that was dropped from the queue. ``message``: the reason."""
+    """An action (an operation on a server) that was removed from the queue without being completed. ``message``: the
+    reason."""
 
     id: int
     attempts: int
@@ -55,7 +57,7 @@ class StoppedAction(SelectedRow):
 
 
 class ActionEvent(SelectedRow):
-    """A row of the table ``action_events``."""
+    """A row of the table ``action_events``: a step of an action, as Nova shows it in os-instance-actions."""
 
     id: int
     action_id: int
@@ -69,7 +71,7 @@ class ActionEvent(SelectedRow):
 
 
 class QueuedAction(NamedTuple):
-    """The columns of a queued action that decide when conductors lease it."""
+    """The columns of a queued action (an operation on a server) that decide when a conductor leases it."""
 
     id: int
     host: str | None
@@ -79,7 +81,7 @@ class QueuedAction(NamedTuple):
 
 
 class RunningActions(NamedTuple):
-    """The number of running actions of a kind on a host, for a project."""
+    """The number of running actions of one kind (such as build) on one host for one project."""
 
     host: str | None
     kind: str

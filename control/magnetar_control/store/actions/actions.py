@@ -51,12 +51,12 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HostLimits:
-    """How many actions one conductor (the holder) may lease for each host, and how many it has leased. An action
-    counts for its server's host and, while it waits for another host, for that host too.
+    """The limits on how many actions (operations on servers) one conductor may lease for each host. An action counts
+    for its server's host and, while it waits for another host, also for that host.
 
-    *most*: a function that returns the limit of a host. *held*: the number of leased actions, by host. *others*: by
-    host, how many of the *held* actions wait for it although their server is on another host. These may use only half
-    of the limit: actions that wait for a silent host must not block the host's own servers.
+    *most*: a function that returns the limit of a host. *held*: {host: number of leased actions}. *others*: {host:
+    number of the leased actions that wait for this host, although their server is on another host}. Such actions may
+    use only half of the limit: if the host does not answer, they must not block the actions of its own servers.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -64,29 +64,29 @@ class HostLimits:
     others: Counter[str] = field(default_factory=Counter)
 
     def left(self, host: str) -> int:
-        """Return how many more actions of *host* may be leased."""
+        """Return how many more actions may be leased for *host*."""
         return self.most(host) - self.held[host]
 
     def left_for_others(self, host: str) -> int:
-        """Return how many more actions that wait for *host* may be leased if their servers are on other hosts."""
+        """Return how many more actions may be leased that wait for *host* while their servers are on other hosts."""
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
-        """Return the hosts whose limit is reached: none of their actions may be leased."""
+        """Return the hosts whose limit is reached, so that no more actions may be leased for them."""
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts for which no more actions of other hosts' servers may be leased (see ``left_for_others``).
-        """
+        """Return the hosts for which no more actions may be leased whose servers are on other hosts (see
+        ``left_for_others``)."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
-        """Return whether the limits leave room for the queued action *row*."""
+        """Return whether the limits allow that the queued action *row* is leased."""
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
     def with_one_more(self, row: QueuedAction) -> HostLimits:
-        """Return a copy that also counts the queued action *row* as leased."""
+        """Return a copy of the limits in which the queued action *row* counts as leased."""
         other = [row.waits_for] if row.waits_for else []
         return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
                        others=self.others + Counter(other))
@@ -97,8 +97,8 @@ ALL = HostLimits()
 
 
 def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
-    """Return the SQL condition for queued and running actions. Without this condition, engines do not use the partial
-    index of the queue, even if the query compares states. *of*: the table of actions, or an alias."""
+    """Return the SQL condition for queued and running actions. A query must contain it literally, so that databases use
+    the partial index of the queue. *of*: the table of actions, or an alias."""
     return literal_column(f"{of.name}.{OPEN_ACTION}")
 
 
@@ -124,8 +124,9 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """The actions that one call has leased, ordered so that projects alternate. *more*: whether the queue has further
-    actions, which can be leased when other actions end or their delay is over."""
+    """The result of ``lease_next_actions``. *rows*: the leased actions, in an order in which projects alternate.
+    *more*: whether the queue has further actions, which may be leased later: when other actions end, or when their
+    delay is over."""
 
     rows: list[ActionRow]
     more: bool
@@ -133,12 +134,12 @@ class Batch(NamedTuple):
 
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
                        share: HostLimits = ALL) -> Batch:
-    """Lease up to *count* actions for the conductor *holder* and return them. Actions of different projects and hosts
-    alternate, even if many actions of one of them wait.
+    """Lease up to *count* queued actions for the conductor *holder*, and return them. Projects and hosts take turns, so
+    that one with many queued actions does not block the others.
 
-    *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: the limits on the
-    actions of *holder* for each host. *likely*: the last call returned *more*, so skip the first check for waiting
-    actions.
+    *limits*: {kind (build, live): how many actions of this kind may run on a host at the same time}. *share*: the
+    conductor's limits for each host. *likely*: set this if the last call returned *more*; it skips the first check for
+    queued actions.
     """
     statements = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
@@ -169,7 +170,7 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
 
 
 def seconds_until_due(database: Database) -> float | None:
-    """Return the seconds until the delay of the next delayed action ends; ``None`` if there is none."""
+    """Return the seconds until the next delayed action in the queue may start; ``None`` if no action is delayed."""
     with database.read() as connection:
         due_at, now = connection.execute(_statements(database.kind).due_at, _own(database, "clock")).one()
     return None if due_at is None else max(
@@ -178,7 +179,8 @@ def seconds_until_due(database: Database) -> float | None:
 
 def free_action_slots(database: Database, connection: Connection, places: Collection[str], kind: str,
                       limits: Limits) -> Counter[str]:
-    """Return how many more actions of *kind* the limits allow on each of the hosts *places*."""
+    """Return how many more actions of *kind* may run on each of the hosts *places*: {host: number}. *limits*: {kind:
+    limit for each host}; a kind without a limit has ``sys.maxsize``."""
     if kind not in limits:
         return Counter(dict.fromkeys(places, sys.maxsize))
     running = connection.execute(_statements(database.kind).at_hosts, {
@@ -190,8 +192,8 @@ def free_action_slots(database: Database, connection: Connection, places: Collec
 
 def insert_running_actions(database: Database, connection: Connection, holder: str,
                            new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
-    """Insert the actions *new* (values of columns), each of a different server, as running and leased by *holder*;
-    return their rows."""
+    """Insert the actions *new* as running actions that the conductor *holder* has leased, without queueing them. *new*:
+    their column values; each must be for a different server. Return their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
     inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
                                      [{**values, **mine} for values in new])
@@ -199,17 +201,17 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return ``{name: time}``, the parameter of a statement with the time *plus* seconds from now, for SQLite. Return
-    an empty dict for PostgreSQL, whose statements read the database's clock."""
+    """Return the parameters with the time for an SQL statement: {*name*: time *plus* seconds from now} for SQLite, and
+    {} for PostgreSQL, where the statements use the clock of the database."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Statements(NamedTuple):
-    """The statements of ``lease_next_actions``, ``free_action_slots`` and ``insert_running_actions``.
+    """The prepared SQL statements for the queue of actions.
 
-    *any*: find any action that no conductor works on. *waiting*: the actions that can be leased, each row with the
-    number of all actions that no conductor works on. *each*: a few actions of each project, host and kind, except those
-    of full hosts. *running*: the running actions. *hold*: lease actions and return their rows. *at_hosts*: count
+    *any*: find one idle action (on which no conductor works). *waiting*: the actions that can be leased; each row has
+    the number of all idle actions. *each*: a few actions of each project, host and kind, without hosts whose limit is
+    reached. *running*: count the running actions. *hold*: lease actions and return their rows. *at_hosts*: count the
     running actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
     """
 
@@ -225,8 +227,8 @@ class Statements(NamedTuple):
 
 @cache
 def _statements(kind: str) -> Statements:
-    """Return the statements for an engine, built once. SQLite gets the time as a parameter, PostgreSQL uses its
-    clock."""
+    """Return the prepared SQL statements for the database engine *kind*. They are built once. SQLite gets the time as a
+    parameter, PostgreSQL uses the clock of the database."""
     clock: Any = bindparam("clock", type_=String)
     until: Any = bindparam("until", type_=String)
     if kind == "postgresql":
@@ -267,15 +269,17 @@ def _statements(kind: str) -> Statements:
 
 
 def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
-    """Return the SQL condition for actions in *table* that no conductor works on: they are queued, or their lease has
-    expired at *clock*."""
+    """Return the SQL condition for actions on which no conductor works: they are queued, or the lease of their
+    conductor has expired. *table*: the table of actions, or an alias. *clock*: the SQL expression for the present time.
+    """
     return and_(is_open_action(table), or_(
         table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock)))
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Yield the two SQL conditions for actions that the limits of their hosts allow: the limit of the action's kind,
-    and the holder's share. Hosts that have reached a limit are parameters of the statement."""
+    """Yield two SQL conditions for actions whose hosts have not reached a limit. The first is for the server's host,
+    the second for the host that the action waits for. The parameters ``full``, ``beyond_share`` and ``beyond_others``
+    contain the hosts that have reached a limit."""
     full: Any = bindparam("full", expanding=True)
     hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
     hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
@@ -285,7 +289,7 @@ def _with_room() -> Iterator[ColumnElement[bool]]:
 
 
 def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
-    """Return how many of the *running* actions there are by host and kind."""
+    """Return the total number of the *running* actions for each host and kind: {(host, kind): number}."""
     busy: Counter[tuple[str | None, str]] = Counter()
     for row in running:
         busy[row.host, row.kind] += row.running
@@ -293,15 +297,16 @@ def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
 
 
 def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, str]]:
-    """Return the pairs of host and kind for which the *running* actions reach the limit of the kind."""
+    """Return the pairs (host, kind) for which the number of *running* actions reaches the limit. *limits*: {kind: limit
+    for each host}."""
     return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
         kind, many + 1)]
 
 
 def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], count: int, limits: Limits,
           share: HostLimits) -> list[int]:
-    """Return the ids of the *waiting* actions to lease, at most *count* and within *limits* and *share*: projects take
-    turns, starting with the one with the fewest running actions."""
+    """Choose which of the *waiting* actions to lease, and return their ids. At most *count* are chosen, within *limits*
+    (by kind) and *share* (by host). Projects take turns, and the project with the fewest running actions is first."""
     busy = _busy(running)
     work: Counter[str] = Counter()
     for group in running:
@@ -326,10 +331,11 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 
 
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
-    """Renew the leases of the conductor *holder*; return the ids of its actions that were cancelled.
+    """Renew the leases of the conductor *holder*, and return the ids of those of its actions that were cancelled.
 
-    *numbers*: the ids of the actions that *holder* knows of; renew only their leases (default: all). If *holder* never
-    got the reply to a lease, the lease expires, and another conductor takes the action over.
+    *numbers*: the ids of the actions on which *holder* works; ``None``: all that it has leased. Other leases are not
+    renewed: if *holder* never received the answer to a lease, the lease expires, and another conductor takes the
+    action.
     """
     mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
@@ -341,10 +347,11 @@ def renew_action_leases(database: Database, holder: str, numbers: Collection[int
 
 def end_action_row(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None,
                    args: str | None = None) -> bool:
-    """Mark the action *number* as ended in this *state*; return ``False`` when another holder has it or it has ended
-    already.
+    """Set the action *number* to *state*, such as done, and end its lease. Return ``False`` if *holder* no longer has
+    the lease.
 
-    *args*: JSON text that replaces the stored arguments, such as the arguments without a password.
+    *message*: its message for users; ``None``: do not change it. *args*: JSON text that replaces the stored arguments,
+    for example to remove a password.
     """
     changes = {} if message is None else {"message": message}  # keep the warning of the request
     changes |= {} if args is None else {"args": args}
@@ -354,7 +361,7 @@ def end_action_row(connection: Connection, number: int, holder: str, state: str 
 
 
 def append_action_warning(connection: Connection, number: int, text: str) -> None:
-    """Append *text*, a warning about the outcome, to the action's message."""
+    """Append the warning *text* to the message of the action *number*."""
     connection.execute(update(actions).where(actions.c.id == number).values(
         message=func.coalesce(actions.c.message + " ", "") + text))
 
@@ -366,20 +373,21 @@ def is_cancelled(connection: Connection, number: int) -> bool:
 
 
 def holds_action_lease(connection: Connection, number: int, holder: str) -> bool:
-    """Return whether *holder* still holds the lease of the action. In a ``write`` transaction this also locks the row:
-    no other holder can take the action before the transaction ends."""
+    """Return whether *holder* still has the lease of the action *number*. In a ``write`` transaction this also locks
+    the row, so that no other conductor can lease the action until the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
 def requeue_action_row(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
-    """Put an action of *holder* back into the queue. No conductor leases the action before *not_before*, by the
-    database's clock."""
+    """Put the action *number* of the conductor *holder* back into the queue. *not_before*: when it may be leased again,
+    by the clock of the database; ``None``: immediately. *values*: further columns to set."""
     connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
         state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=utc_now(), **values))
 
 
 def requeue_held_actions(database: Database, holder: str) -> None:
-    """Put all actions of *holder* back into the queue immediately, because the conductor stops."""
+    """Put all actions that *holder* has leased back into the queue, because this conductor stops. Other conductors can
+    lease them immediately."""
     with database.write() as connection:
         connection.execute(update(actions).where(
             is_open_action(), actions.c.holder == holder, actions.c.state == "running").values(
@@ -388,7 +396,7 @@ def requeue_held_actions(database: Database, holder: str) -> None:
 
 
 def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """Insert an event that starts now into an action; return the event's id."""
+    """Insert an event (a step) that starts now into the action *number*. Return the id of the event."""
     inserted = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": utc_now(),
                                               "host": host})
     return int(inserted.inserted_primary_key[0])  # type: ignore[index]
@@ -396,10 +404,11 @@ def insert_event_row(connection: Connection, number: int, event: str, host: str 
 
 def advance_event_rows(connection: Connection, going: Mapping[int, str | None], ended_event: Mapping[str, Any],
                        event: str) -> dict[int, int]:
-    """Insert two events into each action: *ended_event* (event, host, start_time), which has just succeeded, and
-    *event* (a name), which starts now.
+    """Insert two events (steps) into each of several actions: *ended_event* ({event, host, start_time}), which has just
+    succeeded, and the event called *event*, which starts now.
 
-    *going*: the host of the new event, by the action's id. Return the ids of the new events, by the action's id.
+    *going*: {id of the action: host of the new event}. Return the new events: {id of the action: id of the event that
+    starts now}.
     """
     if not going:
         return {}
@@ -421,22 +430,23 @@ def advance_event_rows(connection: Connection, going: Mapping[int, str | None], 
 
 def insert_ended_event(connection: Connection, number: int, event: str, host: str | None, start_time: str,
                        result: str = "Success", details: str | None = None) -> None:
-    """Insert an event of the action with the id *number* that began at *start_time* and has just ended. *result*:
-    ``Success`` or ``Error``."""
+    """Insert an event (a step) that has just ended into the action *number*. *start_time*: when it began. *result*:
+    ``Success`` or ``Error``. *details*: the error text."""
     connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": utc_now(), "host": host,
         "result": result, "details": details})
 
 
 def interrupt_event_rows(connection: Connection, number: int) -> None:
-    """End the open events of an action whose attempt was interrupted. Called when another attempt starts, or the
-    action ends."""
+    """End all unfinished events (steps) of the action *number* with the result ``Error``, because the conductor was
+    interrupted. Call this when another attempt starts, or the action ends."""
     connection.execute(_CUT_OFF, {"number": number, "finish_time": utc_now()})
 
 
 def end_event_row(connection: Connection, event: int, result: str, host: str | None = None, details: str | None = None,
                   traceback: str | None = None, finish_time: str | None = None) -> None:
-    """End an event at *finish_time*, by default now. *result*: ``Success`` or ``Error``."""
+    """End the event (a step of an action) with the id *event*. *result*: ``Success`` or ``Error``. *finish_time*: by
+    default now."""
     values = {"finish_time": finish_time or utc_now(), "result": result, "details": details, "traceback": traceback}
     if host is not None:
         values["host"] = host
@@ -444,12 +454,14 @@ def end_event_row(connection: Connection, event: int, result: str, host: str | N
 
 
 def password_argument(password: str | None) -> Mapping[str, str]:
-    """Return the new *password* of the guest as an argument of an action; an empty mapping without a password."""
+    """Return the argument of an action that carries the new password of the guest: {``admin_pass``: *password*}; empty
+    without a password."""
     return {ADMIN_PASS: password} if password else {}
 
 
 def strip_password_argument(args: str) -> str | None:
-    """Return *args*, the JSON text of an action's arguments, without the password; ``None`` when they contain none."""
+    """Remove the password from *args*, the JSON text of an action's arguments, and return the remaining JSON text.
+    Return ``None`` if there is no password in them."""
     if f'"{ADMIN_PASS}"' not in args:
         return None
     remaining: dict[str, Any] = {name: value for name, value in orjson.loads(args).items() if name != ADMIN_PASS}
@@ -457,19 +469,19 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Make the delayed actions of a server leasable immediately. Called when an evacuation is queued after them: if
-    the host does not answer, they fail now instead of delaying the evacuation."""
+    """Let the delayed actions of a server start immediately. Called when an evacuation is queued behind them: if the
+    server's host does not answer, they fail now, instead of delaying the evacuation."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 
 
 def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
-    """Return whether an evacuation of the server is in the queue and has not started."""
+    """Return whether an evacuation of the server is queued and has not started yet."""
     return connection.execute(select(actions.c.id).where(
         actions.c.server_id == server_id, actions.c.action == "evacuate", actions.c.state == "queued").limit(
         1)).first() is not None
 
 
 def update_evacuation_row(connection: Connection, number: int, **values: Any) -> None:
-    """Set columns (*values*) of the action *number*, a running evacuation."""
+    """Set the columns *values* of a running evacuation. *number*: the id of its action."""
     connection.execute(update(actions).where(actions.c.id == number).values(updated_at=utc_now(), **values))

@@ -18,10 +18,11 @@ _SHOWN, _WHOLE, _EVENTS = (row.selection(table) for row, table in (
 def fetch_action_rows(connection: Connection, server_id: str, shown: Sequence[str], limit: int | None = None,
                       marker: str | None = None, changed_since: str | None = None,
                       changed_before: str | None = None) -> list[ShownAction] | None:
-    """Return the rows of a server's actions whose keys are in *shown*, newest first, at most *limit*.
+    """Return the actions of a server, newest first, at most *limit*. *shown*: the keys (such as resize) of the actions
+    to return.
 
-    *marker*: a request id; rows start after it, and the result is ``None`` when no such action exists. *changed_since*,
-    *changed_before*: bounds of the last change.
+    *marker*: a request id; the rows after its action are returned, or ``None`` if there is no such action.
+    *changed_since*, *changed_before*: return only actions that were last changed in this time.
     """
     where = [actions.c.server_id == server_id, actions.c.action.in_(shown)]
     if marker is not None:
@@ -39,14 +40,16 @@ def fetch_action_rows(connection: Connection, server_id: str, shown: Sequence[st
 
 
 def fetch_action_row(connection: Connection, server_id: str, shown: Sequence[str], request_id: str) -> ActionRow | None:
-    """Return the newest action of *request_id* among those whose keys are in *shown*; ``None`` when there is none."""
+    """Return the newest action of a server with this *request_id*; ``None`` when there is none. *shown*: the keys (such
+    as resize) of the actions to search."""
     return ActionRow.optional(connection.execute(_WHOLE.where(
         actions.c.server_id == server_id, actions.c.request_id == request_id,
         actions.c.action.in_(shown)).order_by(actions.c.id.desc()).limit(1)).one_or_none())
 
 
 def fetch_action_states(connection: Connection, requests: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the state of one action for each server. *requests*: the request id of the action, by server."""
+    """Return the state of one action of each server: {server: state}. *requests*: {server: request id of the action}.
+    Servers without such an action are omitted."""
     if not requests:
         return {}
     rows = connection.execute(select(actions.c.server_id, actions.c.request_id, actions.c.state).where(
@@ -55,19 +58,20 @@ def fetch_action_states(connection: Connection, requests: Mapping[str, str | Non
 
 
 def fetch_event_rows(connection: Connection, action: int) -> list[ActionEvent]:
-    """Return the events of an action, newest first."""
+    """Return the events (steps) of the action with the id *action*, newest first."""
     return ActionEvent.several(connection.execute(_EVENTS.where(action_events.c.action_id == action).order_by(
         action_events.c.id.desc())))
 
 
 def fetch_action_keys(connection: Connection, server_id: str, request_id: str) -> list[str]:
-    """Return the keys of all actions that a request started on a server, oldest first."""
+    """Return the keys (such as resize) of all actions that the request *request_id* has started on a server, oldest
+    first."""
     return list(connection.execute(select(actions.c.action).where(
         actions.c.server_id == server_id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
 
 
 def count_event_starts(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """Return how often an event of an action has started on a host."""
+    """Return how often the event (step) *event* of the action *number* has started on *host*."""
     return int(connection.execute(select(func.count()).select_from(action_events).where(
         action_events.c.action_id == number, action_events.c.event == event,
         action_events.c.host == host)).scalar_one())

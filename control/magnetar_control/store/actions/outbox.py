@@ -28,8 +28,9 @@ Found = Any
 
 
 class Outbox(NamedTuple):
-    """The two tables of an outbox, of the API database or of cell databases: notifications (*waiting*), and the leases
-    and failures of *receivers*."""
+    """The two tables from which notifications are sent to receivers. *waiting*: the notifications that are not sent
+    yet. *receivers*: the receivers, with leases and failures. The API database and the cell databases have such tables.
+    """
 
     waiting: Table
     receivers: Table
@@ -40,7 +41,8 @@ API = Outbox(tables.api_notifications, tables.api_notification_receivers)
 
 
 class Message(NamedTuple):
-    """A notification: its id, event type, and envelope as JSON text."""
+    """A notification to send. *message_id*: its uuid. *event_type*: such as instance.create.end. *text*: the complete
+    notification as JSON text."""
 
     message_id: str
     event_type: str
@@ -49,8 +51,8 @@ class Message(NamedTuple):
 
 def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: Collection[str],
                              messages: Sequence[Message]) -> None:
-    """Queue *messages* for *receivers*, in this order; they are sent after the commit. A message that waits already is
-    not added again."""
+    """Queue *messages* in the tables *outbox*, for each of *receivers*, in this order. They are sent after the commit.
+    A message that is already queued for a receiver is not added again."""
     for message in messages:
         for receiver in receivers:
             insert_if_absent(connection, outbox.waiting, receiver=receiver, message_id=message.message_id,
@@ -59,8 +61,8 @@ def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: 
 
 def has_due_notifications(database: Database, connection: Connection, outbox: Outbox, receiver: str,
                           holder: str) -> bool:
-    """Return whether the conductor *holder* may send notifications to *receiver* now: some wait, no other holder has
-    the lease, and there is no pause after a failure."""
+    """Return whether the conductor *holder* can send notifications to *receiver* now: some are queued, no other
+    conductor has the lease of the receiver, and there is no pause after a failure."""
     waiting, clock = outbox.waiting, database.clock()
     mine = outbox.receivers.c
     closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
@@ -70,8 +72,8 @@ def has_due_notifications(database: Database, connection: Connection, outbox: Ou
 
 
 def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:
-    """Lease *receiver* for the conductor *holder*; return whether that succeeded. It fails while another holder has the
-    lease, or during the pause after a failure."""
+    """Lease *receiver* for the conductor *holder*, which then sends the notifications to it. Return false if another
+    conductor has the lease, or during the pause after a failure."""
     mine, clock = outbox.receivers, database.clock()
     with database.write() as connection:
         insert_if_absent(connection, mine, name=receiver, failures=0)
@@ -83,7 +85,8 @@ def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: st
 
 
 def fetch_notification_rows(connection: Connection, outbox: Outbox, receiver: str, most: int) -> Sequence[Any]:
-    """Return the oldest notifications that wait for *receiver*, at most *most*: id, event_type, message."""
+    """Return the oldest notifications that are queued for *receiver*, at most *most*, as rows (id, event_type,
+    message)."""
     waiting = outbox.waiting
     return connection.execute(select(waiting.c.id, waiting.c.event_type, waiting.c.message).where(
         waiting.c.receiver == receiver).order_by(waiting.c.id).limit(most)).all()
@@ -91,10 +94,10 @@ def fetch_notification_rows(connection: Connection, outbox: Outbox, receiver: st
 
 def complete_notification_batch(database: Database, outbox: Outbox, receiver: str, holder: str, sent: Collection[int],
                                 problem: str | None = None) -> None:
-    """Remove the *sent* notifications of *receiver* and release its lease.
+    """Delete the *sent* notifications (ids) to *receiver* from the queue, and end the lease of the conductor *holder*.
 
-    *problem*: why the receiver did not accept the next notification; ``None`` when it accepted all. After a problem
-    nothing is sent to the receiver for a while, longer with each failure since the last success.
+    *problem*: why the receiver did not accept the next notification; ``None`` when it accepted all. After a problem,
+    nothing is sent to the receiver during a pause, which gets longer with each failure in a row.
     """
     mine = outbox.receivers
     with database.write() as connection:
@@ -112,10 +115,10 @@ def complete_notification_batch(database: Database, outbox: Outbox, receiver: st
 
 def drop_stale_notifications(database: Database, outbox: Outbox, receivers: Collection[str], cutoff: str,
                              most: int) -> dict[str, int]:
-    """Drop notifications; return how many by receiver.
+    """Delete old notifications from the queue, and return how many: {receiver: number}.
 
-    Dropped are: those written before *cutoff*; the oldest ones above *most* for one receiver; and those for receivers
-    other than *receivers* that have waited ``UNNAMED`` seconds.
+    These are: notifications from before *cutoff*; for each receiver the oldest ones, if more than *most* are queued;
+    and after ``UNNAMED`` seconds all notifications to a receiver that is not in *receivers* any more.
     """
     waiting, dropped = outbox.waiting, dict[str, int]()
     with database.read() as connection:

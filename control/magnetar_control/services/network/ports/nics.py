@@ -71,9 +71,8 @@ def host_name(network_id: str) -> str:
 def allocate_network_ports(connection: Connection, context: Context, server: tuple[str, str, str],
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
-    """Create or attach the ports of a server that *requested* describes, and return its NICs. May be repeated.
-    *server*: (uuid, host name, compute host). *groups*: ids of the security groups of new ports. *check*: called with
-    the number of new ports; raises when the quota is exceeded."""
+    """Create or attach the ports of a server for *requested*, and return its NICs; may be repeated. *server*: (uuid,
+    host name, host). *groups*: of new ports. *check*: called with the number of new ports; may raise (quota)."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
