@@ -380,17 +380,17 @@ class Settings:
 
     @property
     def images(self) -> Path:
-        """Folder of the content of images."""
+        """Return the folder for the content of images."""
         return self.image_dir or self.state_dir / "images"
 
     @property
     def certificates(self) -> Path:
-        """Folder of the certificates of the embedded key manager."""
+        """Return the folder for the certificates of the embedded key manager."""
         return self.certificates_dir or self.state_dir / "certificates"
 
     @property
     def keys(self) -> Path:
-        """Folder of the keys of the embedded key manager."""
+        """Return the folder for the keys of the embedded key manager."""
         return self.keys_dir or self.state_dir / "keys"
 
     @property
@@ -422,5 +422,5 @@ class Settings:
 
 
 def share_of(all: int, part: float) -> int:
-    """Return the fraction *part* of *all*, rounded to a whole number, but at least one."""
+    """Return a fraction of *all*, rounded to a whole number, but at least 1. *part*: the fraction, from 0 to 1."""
     return max(1, round(all * part))

@@ -83,7 +83,7 @@ class KeyStore:
 
 
 def _split_key_text(text: str) -> tuple[str, str | None]:
-    """Split the stored *text* of a key. Return the key, and the uuid of the user who owns it (``None``: nobody)."""
+    """Split the stored *text* of a key. Return the key, and the uuid of the user who owns it (``None``: no user)."""
     key, line, owner = text.partition("\n")
     return key, owner if line else None
 

@@ -18,7 +18,7 @@ Count = Callable[[Connection, str, Collection[str]], Mapping[str, int]]
 
 
 class Excess(NamedTuple):
-    """A resource for which a request exceeds the quota. *used*: the present usage. *more*: the additional amount that
+    """A request that exceeds the quota of one resource. *used*: the present usage. *more*: the additional amount that
     the request needs. *limit*: the limit."""
 
     resource: str

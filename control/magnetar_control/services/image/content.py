@@ -126,8 +126,8 @@ class Content:
             os.close(folder)
 
     def read(self, id: str, start: int = 0) -> Iterator[bytes] | None:
-        """Return the content of an image from byte *start*, piece by piece; ``None`` when there is none. This opens the
-        file immediately, so the content may be removed meanwhile."""
+        """Return an iterator over the content of the image *id*, beginning at byte *start*; ``None`` when there is no
+        content. The file is opened immediately, so it can be read even if the content is removed meanwhile."""
         try:
             file = self._path(id).open("rb", buffering=0)
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class Content:
         self._path(id).unlink(missing_ok=True)
 
     def abandoned(self) -> list[str]:
-        """Remove the unfinished uploads whose process has ended; return the ids of their images."""
+        """Delete the temporary files of uploads whose process has ended, and return the ids of their images."""
         ids = []
         for path in self.folder.glob(f"*{PART}"):
             part = _locked(path, 0)

@@ -73,7 +73,8 @@ class EmbeddedImages:
             return images.fetch_image_page(connection, context, listing)
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
+        """Return (iterator over the pieces of the image's content, size in bytes). Raises ``NotFound`` when there is no
+        content."""
         with self.database.read() as connection:
             image = images.find_image_document(connection, None, id)
         pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
@@ -139,7 +140,7 @@ class EmbeddedImages:
             images.set_tags(connection, id, fields.TAGS.check(sorted(names), "tags"))
 
     def activate(self, context: Context, id: str, status: str) -> None:
-        """Set the *status* of an image: deactivated, so that only administrators get the content, or active again."""
+        """Set the *status* of an image: "deactivated" (only administrators can download it) or "active"."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id)
             if not images.update_image_row(connection, image["id"], {"status": status}, ("active", "deactivated")):
@@ -242,7 +243,8 @@ class EmbeddedImages:
                 log.warning("image content %s has no image in the database, and is kept: remove it by hand", id)
 
     def sweeping(self) -> threading.Event:
-        """Start a thread that calls ``sweep`` now and every ``EVERY`` seconds; return the event that stops it."""
+        """Start a thread that calls ``sweep`` immediately and then every ``EVERY`` seconds. Return the event that stops
+        the thread."""
         over = threading.Event()
 
         def sweep() -> None:
@@ -257,7 +259,7 @@ class EmbeddedImages:
         return over
 
     def usage(self, project: str) -> dict[str, tuple[int, int]]:
-        """Return {resource: (limit, usage)} for the resources in a project's quota."""
+        """Return the limits and the usage of a project: {resource: (limit, usage)}."""
         with self.database.read() as connection:
             limits, used = self.quota.limits(connection, project), self.quota.used(connection, project)
         return {name: (limit, used[name]) for name, limit in limits.items()}
@@ -271,7 +273,8 @@ class EmbeddedImages:
 
 
 def _owner(image: Document) -> Context:
-    """Return a context of the image's owner, for reading the certificate of the signature from the key manager."""
+    """Return a context for the project that owns *image*, to read the certificate of its signature from the key
+    manager."""
     return Context("", image["owner"])
 
 

@@ -42,13 +42,14 @@ def is_read_only(name: str) -> bool:
 
 
 def is_property(name: str) -> bool:
-    """Return whether a caller may set a property called *name*: it is neither a field nor a name that the service
-    sets."""
+    """Return whether a caller may set a custom property called *name*: it is neither a field of Glance nor a name that
+    only the service sets."""
     return not (is_read_only(name) or name in FIELDS or name == "id")
 
 
 def check_properties(names: Iterable[str]) -> None:
-    """Raise ``Forbidden`` for *names* that properties must not have, such as the names of fields."""
+    """Raise ``Forbidden`` if one of *names* is not allowed for a custom property of an image, such as the name of a
+    field."""
     for name in names:
         _check_settable(name)
         if not is_property(name):
@@ -76,7 +77,7 @@ def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str
 
 
 def check_formats(image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` if the container format is that of a kernel or ramdisk (aki, ari), and the disk format is
+    """Raise ``InvalidField`` if the container format is aki or ari (a kernel or ramdisk), and the disk format is
     different."""
     container, disk = image["container_format"], image["disk_format"]
     if container in BOOT and disk not in (None, container):

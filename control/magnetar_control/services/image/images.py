@@ -101,7 +101,7 @@ def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
 
 
 def fetch_image_page(connection: Connection, context: Context, listing: ImageListing) -> Page:
-    """Return a page of the images that *listing* describes, and whether more images follow. Raises ``InvalidRequest``
+    """Return the page of images that *listing* requests, and whether there are further pages. Raises ``InvalidRequest``
     for an unknown marker, and ``Forbidden`` for a caller without permission to read images."""
     if not context.is_reader:
         raise Forbidden("You are not authorized to complete this action: it needs the role reader of a project.")
@@ -157,18 +157,18 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Condition]] = {
 
 
 def owns_image(context: Context, image: Document) -> bool:
-    """Return whether the image belongs to the caller's project; for administrators, always true."""
+    """Return whether the image belongs to the caller's project, or the caller is an administrator."""
     return context.is_admin or (image["owner"] is not None and image["owner"] == context.project_id)
 
 
 def check_image_writer(context: Context) -> None:
-    """Raise ``Forbidden`` for a caller who may only read."""
+    """Raise ``Forbidden`` if the caller has only permission to read images."""
     if not context.is_admin and "member" not in context.roles:
         raise Forbidden("You are not authorized to complete this action: it needs the role member.")
 
 
 def check_image_owner(context: Context, image: Document) -> None:
-    """Raise ``Forbidden`` for a caller who may see the image, but not change it."""
+    """Raise ``Forbidden`` if the caller neither owns *image* nor is an administrator."""
     check_image_writer(context)
     if not owns_image(context, image):
         raise Forbidden("You are not permitted to modify this image: it is another project's.")
@@ -184,6 +184,6 @@ def check_fields(context: Context, values: Document) -> None:
 
 
 def check_readable(context: Context, image: Document) -> None:
-    """Raise ``Forbidden`` when the caller may not read the content of *image*: it is deactivated."""
+    """Raise ``Forbidden`` if *image* is deactivated, so that the caller may not read its content."""
     if image["status"] == "deactivated" and not context.is_admin:
         raise Forbidden(f"Image {image['id']} is deactivated; an administrator may reactivate it.")

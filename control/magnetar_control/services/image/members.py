@@ -25,7 +25,8 @@ class Members:
         self.database = database
 
     def list(self, context: Context, image_id: str) -> tuple[RowMapping, ...]:
-        """Return the members of an image: all of them for the owner; for a member, only its own row."""
+        """Return the members of an image (the projects that it is shared with): all of them for the owner; for a
+        member, only its own row."""
         with self.database.read() as connection:
             image = images.require_image_document(connection, context, image_id)
             rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))
@@ -33,7 +34,8 @@ class Members:
                          or row["member"] == context.project_id)
 
     def list_all(self, context: Context) -> tuple[RowMapping, ...]:
-        """Return the members of the project's images, and the project's own memberships, sorted by image."""
+        """Return all members of the caller's images, and the caller's own memberships in other projects' images, sorted
+        by image."""
         mine = or_(images_table.c.owner == context.project_id, members.c.member == context.project_id)
         with self.database.read() as connection:
             return tuple(connection.execute(select(members).join(
@@ -41,13 +43,13 @@ class Members:
                     members.c.image_id, members.c.member)).mappings())
 
     def show(self, context: Context, image_id: str, project: str) -> RowMapping:
-        """Return a member. Raises ``NotFound``."""
+        """Return the row of the member *project* of an image. Raises ``NotFound``."""
         with self.database.read() as connection:
             return _member(connection, context, image_id, project)[1]
 
     def add(self, context: Context, image_id: str, project: str) -> RowMapping:
-        """Share the image with a project, which may accept it, and return the new member. Raises ``NotFound``,
-        ``Forbidden``, ``Conflict``, ``TooLarge``."""
+        """Share an image with the project *project*, which may then accept it. Return the row of the new member. Raises
+        ``NotFound``, ``Forbidden``, ``Conflict``, ``TooLarge``."""
         with self.database.write() as connection:
             # locked, so that no other client adds a member or removes the image
             image = images.require_image_document(connection, context, image_id, lock=True)
@@ -64,9 +66,9 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
-        """Set the *status* with which the project *project* answers that an image is shared with it: pending, accepted
-        or rejected. Return the changed member. Only this project and administrators may set the status. Raises
-        ``NotFound``, ``Forbidden``."""
+        """Accept or reject an image that is shared with the project *project*. *status*: pending, accepted or rejected.
+        Return the changed member. Only this project and administrators may set the status. Raises ``NotFound``,
+        ``Forbidden``."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
             check_image_writer(context)

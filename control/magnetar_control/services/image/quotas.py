@@ -39,7 +39,7 @@ def image_quotas(limits: Mapping[str, int]) -> Quotas:
 
 
 def image_quota_defaults(settings: Settings) -> dict[str, int]:
-    """Return the default limits in *settings*, by Glance's names."""
+    """Return the default limits in *settings*: {resource, as Glance names it: limit}."""
     size = settings.quota_image_gigabytes
     return {COUNT: settings.quota_images, SIZE: size if size < 0 else size * 1024}
 
@@ -87,8 +87,8 @@ class Share:
         self.taken: int | None = 0
 
     def of(self, chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-        """Yield *chunks*, each after the quota for it has been claimed. *size*: the total in bytes, if known. Raises
-        ``TooLarge``."""
+        """Yield *chunks*. Claim the quota that a chunk needs before yielding the chunk. *size*: the total in bytes, if
+        known. Raises ``TooLarge``."""
         come = 0
         if size:
             self.database.retried(partial(self._take, size, size))

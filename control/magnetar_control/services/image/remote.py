@@ -88,7 +88,8 @@ class Remote:
             return parse_glance_image(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
+        """Return (iterator over the pieces of the image's content, size in bytes). Raises ``NotFound`` when there is no
+        content."""
         answer = self._send("GET", f"/{_quote_segment(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()
@@ -126,7 +127,7 @@ class Remote:
 
     def fail(self, id: str, why: str) -> None:
         """Delete the image *id*, whose upload has failed, as Nova does. Do nothing if the image has content. *why*, the
-        reason, is not used: Glance has no field for it."""
+        reason, is not used, because Glance cannot store a reason."""
         image = self._json("GET", f"/{_quote_segment(id)}", accept=(404,))
         if image is not None and image["status"] in WAITING:
             self._json("DELETE", f"/{_quote_segment(id)}", accept=(404,))

@@ -65,7 +65,8 @@ def signature_refusal(image: str, why: str) -> ImageRefused:
 
 
 def signature_of(image: Mapping[str, Any]) -> Signature:
-    """Return the signature in an image's properties. Raises ``ImageRefused`` unless it is complete."""
+    """Return the signature that is stored in the properties of *image*. Raises ``ImageRefused`` unless it is complete.
+    """
     id, properties = str(image["id"]), image.get("properties") or {}
     lacking = [name for name in SIGNATURE if not properties.get(name)]
     if lacking:
@@ -88,7 +89,8 @@ def signature_of(image: Mapping[str, Any]) -> Signature:
 
 
 def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> Certificate:
-    """Return the certificate *id* from the key manager, for *image*. Raises ``ImageRefused``."""
+    """Return the certificate with the id *id* from the key manager *keys*. *image*: the uuid of the image, for the
+    error. Raises ``ImageRefused`` if it does not exist."""
     from . import certificates
 
     try:
@@ -112,7 +114,7 @@ class SignedUpload:
         self._digest = _hash(self.signature.method)
 
     def seen(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield *chunks* unchanged, and compute their digest."""
+        """Yield *chunks* unchanged, and add each to the digest that ``check`` verifies."""
         for chunk in chunks:
             self._digest.update(chunk)
             yield chunk
@@ -142,8 +144,8 @@ class Signatures:
 
     def check(self, context: Context, id: str, trusted: Sequence[str] = (),
               proceed: Callable[[], None] = lambda: None) -> str | None:
-        """Verify the signature of the image *id*, and return the checksum of its content (``sha512:HEX``), with which
-        the agent checks its download. Return ``None`` when no verification is needed.
+        """Verify the signature of the image *id*, and return the checksum of its content (``sha512:HEX``), so that the
+        agent can check its download. Return ``None`` when no verification is needed.
 
         *trusted*: ids of certificates that the user named. *proceed*: called repeatedly while the content is read; may
         raise to cancel. Raises ``ImageRefused``, ``Conflict``.

@@ -123,11 +123,11 @@ def _going(port: Row[Any], host: str, running: bool) -> Document:
 class EmbeddedNetworks:
     """The network service inside the control plane, an implementation of ``services.Networks``. *database*: the API
     database. *default_cidr*: the addresses of the network or subnet pool that ``bootstrap`` creates, a /16 because all
-    projects use it; ``None``: create none. *pools*: the ranges in which users may create subnets. *limits*: the default
-    quotas of projects. *engine*: makes networks that connect hosts, such as OVN; ``None``: each host's agent makes the
-    networks of its host. *wait*: how long the start of a guest waits for the engine. *physical_mtu*: the MTU of the
-    physical network. *gateways*: the hosts that may have the gateways of routers. *domain*: the default DNS domain of
-    networks."""
+    projects use it; ``None``: create none. *pools*: the ranges for users' subnets. *limits*: the default quotas of
+    projects. *engine*: makes networks that connect hosts, such as OVN; ``None``: each host's agent makes the networks
+    of its host. *wait*: how long the start of a guest waits for the engine. *physical_mtu*: the MTU of the physical
+    network. *gateways*: the hosts that may have the gateways of routers. *domain*: the default DNS domain of networks.
+    """
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
@@ -196,7 +196,7 @@ class EmbeddedNetworks:
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
         """Check the networks that a request for a new server names, and return one ``PortRequest`` for each NIC.
         *requested*: as in Nova's API. *external*: allow external networks that are not shared. If the NIC needs a new
-        port, its request has the key ``make``, from which the port's id is derived, so that a repeated ``allocate``
+        port, its request has the key ``make``; the port's id is derived from this key, so that a repeated ``allocate``
         creates no second port."""
         try:
             with self.database.read() as connection:
@@ -212,8 +212,8 @@ class EmbeddedNetworks:
         return self.worker is not None and self.worker.leads
 
     def _first_network(self, context: Context) -> None:
-        """Create the project's first network. Raises ``InvalidRequest``, as Nova does, when the project cannot get
-        one."""
+        """Create the first network of the caller's project (an auto-allocated topology). Raises ``InvalidRequest``, as
+        Nova does, when this is not possible."""
         try:
             self.topologies.find(context, context.project_id or "")
         except (Conflict, Forbidden) as error:
@@ -372,9 +372,9 @@ class EmbeddedNetworks:
             return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the specification from which agents create the network *network_id* on their hosts: {name, mode, cidr,
-        dhcp} and maybe mtu. Return ``None`` if the network does not exist, has no subnet, or is of a type that agents
-        do not create."""
+        """Return the specification of the network *network_id* that agents need to create it on their hosts: {name,
+        mode, cidr, dhcp} and maybe mtu. Return ``None`` if the network does not exist, has no subnet, or is of a type
+        that agents do not create."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
@@ -398,7 +398,7 @@ class EmbeddedNetworks:
             return nics.floating_ips_by_server(connection, server_ids)
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups *names* of the caller's project. Without *names*: the project's group
+        """Return the security groups of the caller's project with these *names* (or ids). Without *names*: its group
         ``default``."""
         if set(names) <= {"default"}:
             return [{"name": "default"}]

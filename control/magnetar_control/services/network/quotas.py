@@ -56,7 +56,7 @@ def build_network_quotas(limits: Mapping[str, int], has_engine: bool = False) ->
 
 
 def default_network_limits(settings: Settings) -> dict[str, int]:
-    """Return the default limits in the settings, by resource."""
+    """Return the default limits of the network service in *settings*, by resource."""
     return {name: getattr(settings, f"quota_{name}s".replace("ys", "ies")) for name in (*RESOURCES, *OF_ENGINE)}
 
 

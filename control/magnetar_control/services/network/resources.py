@@ -98,7 +98,7 @@ class NetworkResource:
 
 
 def forbidden_by_policy(rule: str, why: str) -> Forbidden:
-    """Return the error for a request that the policy *rule* forbids; *why* is for the user."""
+    """Return the error for a request that the policy rule *rule* forbids. *why*: the reason, for the user."""
     return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.")
 
 
@@ -112,8 +112,9 @@ def check_network_owner(context: Context, project_id: str | None, rule: str, att
 
 
 def rows_of_caller(table: Table, column: ColumnElement[Any] | None = None) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function from a caller to the SQL condition for rows of the caller's project; for admins: all rows.
-    *column*: the column with the project of a row."""
+    """Return a function from a request's context to the SQL condition for the rows of *table* that the caller may see:
+    for admins all rows, otherwise the rows of the caller's project. *column*: the column with the project; ``None``:
+    project_id."""
     project = table.c.project_id if column is None else column
     return lambda context: true() if context.is_admin else project == (context.project_id or "")
 
@@ -131,7 +132,7 @@ def find_resource_row(connection: Connection, context: Context, resource: Networ
 
 
 def column_values(table: Table, values: Document) -> Document:
-    """Return only those of *values* whose names are columns of *table*."""
+    """Return *values* without the keys that are no columns of *table*."""
     return {name: value for name, value in values.items() if name in table.c}
 
 
@@ -335,7 +336,7 @@ class NetworkStore:
         self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
-        """Return the rows with these *ids*, in the order of *ids*."""
+        """Return the rows of the resources *ids*, in this order."""
         rows_by_id = {row["id"]: row for row in connection.execute(select(self.resource.table).where(
             self.resource.table.c.id.in_(ids))).mappings()}
         return [rows_by_id[id] for id in ids]
@@ -388,7 +389,8 @@ class NetworkStore:
         return row
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
-        """Return the SQL conditions for the rows on a *page* of a list. Raises ``InvalidRequest``."""
+        """Return the SQL conditions (permissions and filters) for the rows on the requested *page* of a list. Raises
+        ``InvalidRequest`` for an unknown filter."""
         table, visible = self.resource.table, self.resource.listed or self.resource.visible
         columns: dict[str, ColumnElement[Any]] = dict(table.c.items())
         if self.database.kind == "sqlite" and self.resource.few(page.filters):

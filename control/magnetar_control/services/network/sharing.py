@@ -58,9 +58,9 @@ Users = Callable[[str], Sequence[Select[Any]]]
 @dataclass(frozen=True)
 class Shareable:
     """A resource type that RBAC policies can share, such as network. *table*: its table. *users*: {action: function
-    from an object's id to SQL statements that select the projects that use the object by this action}. *columns*:
-    {action: name of the boolean column that states whether a policy with this action exists (``shared``: a policy for
-    all projects)}."""
+    from an object's id to SQL statements that select the projects which use this permission}. *columns*: {action: name
+    of the boolean column that states whether a policy with this action exists (``shared``: a policy for all projects)}.
+    """
 
     table: Table
     users: Mapping[str, Users]
@@ -103,8 +103,8 @@ def _cut(id: str) -> Sequence[Select[Any]]:
 
 
 def _scoped(id: str) -> Sequence[Select[Any]]:
-    """Return the SQL queries for the projects that use the address scope *id*: owners of subnet pools in it, and
-    projects with which such pools are shared."""
+    """Return the SQL queries for the projects that use the address scope *id*: the owners of subnet pools in it, and
+    the projects that such pools are shared with."""
     return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
             select(rbac_policies.c.target_project).join(
                 subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
@@ -179,8 +179,8 @@ def is_shared(connection: Connection, id: str) -> bool:
 
 
 def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
-    """Insert the RBAC policies with which a new object is shared with all projects, if its *row* has ``shared`` or
-    ``external`` set. *kind*: the object's type, a key of ``KINDS``."""
+    """Insert RBAC policies that share a new object with all projects, if ``shared`` or ``external`` is true in its
+    *row*. *kind*: the object's type, a key of ``KINDS``."""
     for action, column in KINDS[kind].columns.items():
         if row.get(column):
             _share(connection, kind, row, action)

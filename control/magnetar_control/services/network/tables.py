@@ -34,7 +34,7 @@ def owned_columns() -> tuple[Column[Any], ...]:
 
 
 def define_page_indexes(table: str) -> tuple[Index, Index]:
-    """Return the two database indexes with which the table *table* is read page by page: for one project's rows, and
+    """Return the two database indexes for reading the table *table* page by page: one for the rows of a project, one
     for all rows."""
     return (Index(f"{table}_project", "project_id", "created_at", "id"),
             Index(f"{table}_created", "created_at", "id"))

@@ -115,9 +115,9 @@ def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping
 
 def common_move_hosts(attachments: Iterable[Mapping[str, Any]],
                       access: Mapping[str, VolumeAccess]) -> frozenset[str] | None:
-    """Return the hosts to which a server with the volumes of *attachments* can move while its own host is up; ``None``
-    for any host. A host must reach those volumes that the server's host opens directly. *access*: {volume id: how hosts
-    reach it}."""
+    """Return the possible targets for moving a server with the volumes of *attachments* while its own host is up;
+    ``None``: any host. A target must reach all volumes that the server's host opens directly. *access*: {volume id: how
+    hosts reach it}."""
     hosts: frozenset[str] | None = None
     for attachment in attachments:
         volume = access.get(attachment["volume_id"])

@@ -108,7 +108,7 @@ def complete_attachment(connection: Connection, id: str, host: str | None = None
 
 
 def begin_attachment_detaching(connection: Connection, id: str) -> None:
-    """Set the attachment's status to ``detaching``; do nothing when there is none."""
+    """Set the status of the attachment *id* to ``detaching``. Do nothing if it does not exist."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         set_columns(connection, attachments, id, status="detaching")
@@ -135,7 +135,7 @@ def disconnect_attachment(connection: Connection, id: str) -> None:
 
 
 def remove_attachment(connection: Connection, id: str) -> None:
-    """Delete the attachment; do nothing when there is none."""
+    """Delete the attachment *id*, and update the status of its volume. Do nothing if it does not exist."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         connection.execute(delete(attachments).where(attachments.c.id == id))
@@ -169,8 +169,8 @@ class AttachmentStore(Reading):
 
     def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
                connector: Document | None) -> str:
-        """Reserve a volume for a server, and return the id of the attachment. The parameters are those of
-        ``reserve_attachment``."""
+        """Reserve a volume for a server, and return the id of the attachment. See ``reserve_attachment`` for the
+        parameters."""
         check_volume_writer(context)
         with self.database.write() as connection:
             return str(reserve_attachment(connection, context, volume_id, server_id, None, mode, connector)["id"])

@@ -118,7 +118,7 @@ class BackupStore(NamedStore):
 
     def check(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
               force: bool = False) -> None:
-        """Raise the errors that ``create`` would raise with the same arguments. Changes nothing."""
+        """Raise the errors that ``create`` would raise with the same arguments, without changing anything."""
         check_volume_writer(context)
         with suppress(DryRunEnd), self.database.write() as connection:
             self._sources(connection, context, self.new.pools(), volume_id, snapshot_id, incremental, force)
@@ -128,8 +128,8 @@ class BackupStore(NamedStore):
                  snapshot_id: str | None, incremental: bool,
                  force: bool) -> tuple[RowMapping, RowMapping | None, RowMapping | None]:
         """Check a request for a new backup, and lock the volume. Return the rows of the volume, of its snapshot
-        *snapshot_id*, and of the backup on which an incremental backup is based; ``None`` if there is no such snapshot
-        or backup. *pools*: the pools of all hosts. Raises the errors of ``create``."""
+        *snapshot_id* (``None``: without a snapshot), and of the parent backup (``None``: not incremental). *pools*: the
+        pools of all hosts. Raises the errors of ``create``."""
         lock_volume(connection, volume_id)
         volume = get_visible_row(connection, volumes, context, volume_id)
         snapshot = _checked_source(connection, context, volume, snapshot_id, force)
@@ -175,7 +175,7 @@ class BackupStore(NamedStore):
 
     def _new_volume(self, context: Context, id: str, backup: RowMapping, name: str | None, *,
                     encrypted: bool) -> Document:
-        """Return the column values of a new volume with the uuid *id* to which *backup* will be restored. *encrypted*:
+        """Return the column values of a new volume with the uuid *id*, for the restore of *backup*. *encrypted*:
         whether the backup is encrypted; then the new volume gets the type of the volume that was backed up. Raises
         ``InvalidRequest``."""
         values, chosen = self.new.columns(context, id, backup["size"], {
@@ -192,7 +192,7 @@ class BackupStore(NamedStore):
         return values
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Queue the deletion of a backup on which no other backup is based. *force*: allow it in any status, for
+        """Queue the deletion of a backup without dependent (incremental) backups. *force*: allow it in any status, for
         admins. Raises ``NotFound``, ``InvalidRequest``."""
         check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:
@@ -215,8 +215,8 @@ class BackupStore(NamedStore):
             release_backup_source(connection, row)
 
     def export_record(self, context: Context, id: str) -> Document:
-        """Return {backup_service, backup_url} of a backup, from which ``import_record`` can restore its row in another
-        database. Raises ``NotFound``, ``InvalidRequest``."""
+        """Return {backup_service, backup_url} of a backup: its data for ``import_record`` in another database. Raises
+        ``NotFound``, ``InvalidRequest``."""
         check_admin(context)
         with self.database.read() as connection:
             row = get_visible_row(connection, backups, context, id)
@@ -246,7 +246,7 @@ class BackupStore(NamedStore):
 
     def import_catalogues(self, records: Sequence[Document]) -> list[str]:
         """Queue the import of several backups, each into the project that its record names. *records*: from
-        ``parse_backup_record``. Return the uuids of those that the database did not have yet."""
+        ``parse_backup_record``. Return the uuids of the backups that the database did not have yet."""
         with self.database.write() as connection:
             imported = [record["id"] for record in records if insert_imported_backup(connection, record)]
             self.database.ring(connection, BELL)
@@ -290,9 +290,8 @@ def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
 
 
 def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapping | None) -> RowMapping:
-    """Return the backup on which a new incremental backup is based: the latest backup of the volume, or, for a backup
-    of *snapshot*, the latest one from before the snapshot. Raises ``InvalidRequest`` if there is none, or if it is not
-    available."""
+    """Return the parent of a new incremental backup: the latest backup of the volume, or, for a backup of *snapshot*,
+    the latest one from before the snapshot. Raises ``InvalidRequest`` if there is none, or if it is not available."""
     before = [] if snapshot is None else [backups.c.data_timestamp < snapshot["created_at"]]
     row = connection.execute(select(backups).where(
         backups.c.volume_id == volume["id"], backups.c.project_id == volume["project_id"], *before).order_by(

@@ -129,7 +129,7 @@ class EmbeddedVolumes:
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create and return a volume of *size* GiB. *fields*: those of ``services.Volumes.create``, and description,
+        """Create and return a volume of *size* GiB. *fields*: as in ``services.Volumes.create``, and also description,
         metadata, multiattach, hints {same_host, different_host: uuids of volumes}, and ``image_names_type`` (false:
         ignore the volume type in the image's properties, because the caller may not be allowed to use it). A repeated
         call with the same ``id`` returns the same volume. A copy of a snapshot or volume is created on the host of its
@@ -210,7 +210,7 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the id of the volume snapshot to which the image *id* refers; ``None`` if it refers to none. The image
+        """Return the id of the volume snapshot that the image *id* refers to; ``None`` if it refers to none. The image
         of a volume-backed server has no content, and refers to the snapshot of the root volume.
 
         Raises ``NotFound`` unless the snapshot belongs to the project of the caller or of the image. This check is
@@ -278,8 +278,8 @@ class EmbeddedVolumes:
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Create an image from an available volume, and queue the upload of the volume's content. *fields*:
-        disk_format, container_format, visibility, protected. The image gets the properties of the image from which the
-        volume was created. Return {volume, image}. Raises the errors of the image service, and ``InvalidRequest``."""
+        disk_format, container_format, visibility, protected. If the volume was created from an image, the new image
+        gets its properties. Return {volume, image}. Raises the errors of the image service, and ``InvalidRequest``."""
         check_volume_writer(context)
         volume = self.volumes.show(context, id)
         if self.images is None or volume["status"] != "available":  # before the image exists

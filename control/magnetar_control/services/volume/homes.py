@@ -87,8 +87,8 @@ class VolumeHomes:
 
     def hosts_for_moves(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]]
                         ) -> dict[str, frozenset[str] | None]:
-        """Return the hosts to which each server can move with its volumes: {server: hosts, or ``None`` for any host}
-        (see ``access.common_move_hosts``). *volumes_by_server*: {server: its attachments}."""
+        """Return the possible targets for moving each server with its volumes: {server: hosts, or ``None`` for any
+        host} (see ``access.common_move_hosts``). *volumes_by_server*: {server: its attachments}."""
         access = self._access_of_servers(volumes_by_server)
         return {server: common_move_hosts(volumes, access) for server, volumes in volumes_by_server.items()}
 
@@ -208,7 +208,7 @@ def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
 
 def _check_free(connection: Connection, row: RowMapping, server_id: str | None, holder: str | None) -> None:
     """Raise ``Conflict`` if the volume *row* cannot get another host now: a server other than *server_id* has it, a
-    worker other than *holder* executes a task for it, or a snapshot is being created."""
+    worker other than *holder* executes a task of the volume, or a snapshot is being created."""
     id = row["id"]
     servers = set(connection.execute(select(attachments.c.server_id).where(attachments.c.volume_id == id)).scalars())
     if others := sorted(str(server) for server in servers - ({server_id} if server_id else set())):

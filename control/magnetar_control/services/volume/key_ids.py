@@ -10,6 +10,6 @@ KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 
 
 def key_id(id: str) -> str:
-    """Return the uuid under which the key manager stores the encryption key of a volume or backup. *id*: the uuid of
-    the volume or backup."""
+    """Return the uuid of an encryption key in the key manager. *id*: the uuid of the volume or backup that is encrypted
+    with it."""
     return str(uuid.uuid5(KEYS, id))

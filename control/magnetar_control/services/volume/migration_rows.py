@@ -32,7 +32,7 @@ EXPORTS = uuid.UUID("7d4c9f0e-1f6b-5c1e-8a70-3b9d2f5e6c41")
 
 
 def migration_export_key(volume_id: str) -> str:
-    """Return the key of the export (an NBD server on the old host) from which the new host copies the volume during a
+    """Return the key of the export (an NBD server on the old host) that the new host reads to copy the volume in a
     migration."""
     return f"{uuid.uuid5(EXPORTS, volume_id)}:{volume_id}"
 

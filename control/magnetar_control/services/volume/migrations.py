@@ -32,7 +32,7 @@ MOVABLE = ("available", "in-use")
 
 @dataclass(frozen=True)
 class PoolTarget:
-    """A storage pool on a host to which a volume can migrate. *id*, *kind* and *free_gb* are ``None`` for a host that
+    """A storage pool on a host, as the target of a migration. *id*, *kind* and *free_gb* are ``None`` for a host that
     has not reported its pools."""
 
     host: str
@@ -51,7 +51,7 @@ class MigrationStore:
 
     def migrate(self, context: Context, id: str, host: str, *, lock: bool = False) -> None:
         """Queue the migration of a volume to another pool or host, for administrators. *host*: the target as
-        HOST@BACKEND#POOL. *lock*: set an available volume to the status maintenance, so that nobody can use it
+        HOST@BACKEND#POOL. *lock*: set an available volume to the status maintenance, so that it cannot be used
         meanwhile. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
         check_admin(context, "volume_extension:volume_admin_actions:migrate_volume")
         with self.database.read() as connection:
@@ -186,9 +186,9 @@ def _pool_name(row: RowMapping) -> str:
 
 
 def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarget) -> PoolTarget:
-    """Return the pool to which the volume *row* will really migrate: *target* if no server has the volume; otherwise
-    the same pool on the volume's present host, where the server is. Raises ``InvalidRequest`` if that host does not
-    reach the pool, or the server is on another host."""
+    """Return the pool that the volume *row* will really migrate to: *target* if no server has the volume; otherwise the
+    same pool on the volume's present host, where the server is. Raises ``InvalidRequest`` if that host does not reach
+    the pool, or the server is on another host."""
     users = connection.execute(select(attachments).where(attachments.c.volume_id == row["id"])).mappings().all()
     if not users:
         return target

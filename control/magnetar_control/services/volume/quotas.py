@@ -26,7 +26,7 @@ def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
 
 
 def default_volume_limits(settings: Settings) -> dict[str, int]:
-    """Return the default limits in the settings, by resource."""
+    """Return the default limits of the volume service in *settings*, by resource."""
     return {name: getattr(settings, f"quota_{name}") for name in RESOURCES}
 
 

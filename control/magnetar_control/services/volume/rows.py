@@ -29,7 +29,7 @@ class DryRunEnd(Exception):
 
 
 def check_volume_writer(context: Context) -> None:
-    """Raise ``Forbidden`` for a caller without permission to change volumes."""
+    """Raise ``Forbidden`` if the caller has no permission to change volumes."""
     if not context.is_writer:
         raise Forbidden("Policy doesn't allow this to be performed: it needs the role member of the project.")
 
@@ -41,7 +41,8 @@ def check_admin(context: Context, operation: str = "this") -> None:
 
 
 def visible_to_caller(table: Table, context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for rows that *context* may see: rows of its project; all rows for admins."""
+    """Return the SQL condition for the rows of *table* that the caller may see: for admins all rows, otherwise the rows
+    of the caller's project."""
     return true() if context.is_admin else table.c.project_id == (context.project_id or "")
 
 
@@ -84,7 +85,7 @@ def queue_volume_task(connection: Connection, table: Table, row: RowMapping, tas
 
 
 def refuse_while_migrating(row: RowMapping | Document) -> None:
-    """Raise ``InvalidRequest`` for a volume that migrates."""
+    """Raise ``InvalidRequest`` if the volume *row* is being migrated."""
     if row.get("migration"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} must not be migrating. Wait until its migration has "
                              "ended.")

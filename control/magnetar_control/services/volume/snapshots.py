@@ -30,8 +30,8 @@ DELETABLE = ("available", "error", "error_deleting")
 
 
 def begin_snapshot(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Insert the row of a snapshot of *volume*, and queue the task that creates it. *values*: further columns. Raises
-    ``InvalidRequest`` while the volume migrates."""
+    """Insert the row of a snapshot of *volume*, and queue the task that creates the snapshot. *id*: its uuid. *values*:
+    further columns. Raises ``InvalidRequest`` while the volume migrates."""
     refuse_while_migrating(volume)
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],

@@ -96,7 +96,7 @@ class TransferStore(Reading):
     def create(self, context: Context, volume_id: str, name: str | None = None, *, no_snapshots: bool = False,
                encrypted: bool = False) -> Document:
         """Offer an available volume to other projects, and return the transfer. Only this call returns the
-        ``auth_key``, with which another project can accept. *no_snapshots*: do not transfer the snapshots of the
+        ``auth_key``, which another project needs to accept. *no_snapshots*: do not transfer the snapshots of the
         volume. *encrypted*: allow an encrypted volume. Raises ``NotFound``, ``InvalidRequest``."""
         check_volume_writer(context)
         id, auth_key, salt = str(uuid.uuid4()), secrets.token_hex(KEY_BYTES), secrets.token_hex(SALT_BYTES)

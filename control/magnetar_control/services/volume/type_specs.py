@@ -66,8 +66,8 @@ def check_bounds(type_name: str, specs: Mapping[str, str], size: int, zone: str)
 
 
 def no_pool_error(type_name: str, reasons: list[str]) -> InvalidRequest:
-    """Return the error for a volume of the type *type_name* for which there is no suitable pool. *reasons*: texts for
-    the message."""
+    """Return the error for a volume of the type *type_name* if no pool is suitable. *reasons*: texts for the message.
+    """
     return InvalidRequest(f"Invalid input received: no pool of volumes is as the volume type {type_name} asks: "
                           f"{'; '.join(reasons)}. Choose another volume type.")
 

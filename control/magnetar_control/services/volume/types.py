@@ -33,9 +33,9 @@ SHOWN_TO_ALL = (MULTIATTACH,)
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A volume type. *pool*: the name of the pool of its volumes. *pools*: if ``chooses`` is true, the names of the
-    pools from which one is chosen for each volume. *is_fixed*: whether the type is derived from a pool in the settings,
-    and is not in the database."""
+    """A volume type. *pool*: the name of the pool of its volumes. *pools*: the names of the possible pools, if
+    ``chooses`` is true: then one is chosen for each volume. *is_fixed*: whether the type is derived from a pool in the
+    settings, and is not in the database."""
 
     id: str
     name: str
@@ -84,7 +84,8 @@ class TypeStore:
                 or not context.is_admin]
 
     def find(self, context: Context, name_or_id: str | None) -> VolumeType:
-        """Return the type with the name or uuid *name_or_id*; the default type for ``None``. Raises ``NotFound``."""
+        """Return the volume type with the name or uuid *name_or_id*; ``None``: the default type. Raises ``NotFound`` if
+        there is none that *context* may use."""
         with self.database.read() as connection:
             return self._seen(connection, context, name_or_id)
 
@@ -154,7 +155,8 @@ class TypeStore:
             raise _exists(values["name"]) from None  # another type got that name meanwhile
 
     def delete(self, context: Context, name_or_id: str) -> None:
-        """Delete a type. Raises ``InvalidRequest`` while volumes or snapshots have it."""
+        """Delete a volume type. Raises ``NotFound``, and ``InvalidRequest`` while volumes or snapshots have the type.
+        """
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             connection.execute(delete(types).where(types.c.id == volume_type.id))

@@ -307,8 +307,8 @@ class Worker:
             client.delete(noun, row["id"], timeout=LIMIT)
 
     def new_volume(self, row: Row) -> Document:
-        """Return the fields with which the agent creates the volume *row*, without its source. For an encrypted volume,
-        also create the encryption key."""
+        """Return the request body that makes the agent create the volume *row*, without the volume's source. For an
+        encrypted volume, also create the encryption key."""
         want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
                           "pool": row["pool"] or row["volume_type"], "multiattach": row["multiattach"]}
         return {**want, "format": "luks", "key": _key(self, row)} if row["encryption_key_id"] else want

@@ -45,8 +45,8 @@ class FlavorRow(SelectedRow):
 
 
 def visible_flavor_condition(project: Any) -> ColumnElement[bool]:
-    """Return the SQL condition for flavors that are public or to which *project* has access. *project*: an id or an SQL
-    parameter."""
+    """Return the SQL condition for flavors that *project* may use: public flavors, and private ones that it has access
+    to. *project*: an id or an SQL parameter."""
     mine = select(flavor_projects.c.flavor_number).where(flavor_projects.c.project_id == project)
     return or_(flavors.c.is_public, flavors.c.number.in_(mine))
 
@@ -60,8 +60,8 @@ _SEEN = PreparedQuery(_ONE.query.where(visible_flavor_condition(bindparam("proje
 
 def fetch_flavor_row(connection: Connection, id: str, project: str | None = None, *,
                      everything: bool = False) -> FlavorRow | None:
-    """Return the flavor with the id *id*; ``None`` when there is none that *project* may use. *everything*: also return
-    private flavors to which *project* has no access."""
+    """Return the flavor with the id *id*; ``None`` when there is none that *project* may use. *everything*: return any
+    flavor, even a private one of other projects."""
     return FlavorRow.optional((_ONE if everything else _SEEN).first(connection, {"id": id, "project": project}))
 
 
@@ -69,7 +69,7 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
                       public: bool | None, least_ram: int | None, least_disk: int | None, name: str | None,
                       marker: str | None) -> list[FlavorRow] | None:
     """Return a page of at most *limit* flavors; ``None`` when the *marker* (the id of the last flavor of the previous
-    page) does not exist. *public*: true: public flavors, and private ones to which *project* has access; false: only
+    page) does not exist. *public*: true: public flavors, and private ones that *project* has access to; false: only
     private flavors; ``None``: all. *sort*: the sort key. *least_ram*, *least_disk*: minimum MiB and GiB. *name*: a
     regular expression."""
     parameters = {"project": project, "most": limit}
@@ -95,9 +95,9 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return (query of ``fetch_flavor_rows`` without its other filters, SQL condition for visible flavors). The
-    parameters are those of ``fetch_flavor_rows``. The result is cached, because building a query takes longer than
-    executing it."""
+    """Return (query of ``fetch_flavor_rows`` without its other filters, SQL condition for visible flavors). See
+    ``fetch_flavor_rows`` for the parameters. The result is cached, because building a query takes longer than executing
+    it."""
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -108,8 +108,8 @@ def _question(sort: str, descending: bool, public: bool | None) -> tuple[Prepare
 
 
 def duplicate_flavor_field(connection: Connection, id: str, name: str) -> str | None:
-    """Return the name of the field, ``id`` or ``name``, for which another flavor has the same value; ``None`` if there
-    is no such flavor."""
+    """Return the field, ``id`` or ``name``, whose value belongs to another flavor already; ``None`` if both values are
+    free."""
     row = connection.execute(select(flavors.c.id).where(or_(flavors.c.id == id, flavors.c.name == name))).first()
     return None if row is None else "id" if row.id == id else "name"
 
@@ -122,23 +122,26 @@ def insert_flavor_row(connection: Connection, **values: Any) -> FlavorRow:
 
 
 def update_flavor_row(connection: Connection, /, number: int, **values: Any) -> None:
-    """Set columns of the flavor whose column ``number`` is *number*."""
+    """Set the columns *values* of a flavor. *number*: the primary key of the flavor (its column ``number``)."""
     connection.execute(update(flavors).where(flavors.c.number == number).values(updated_at=utc_now(), **values))
 
 
 def lock_flavor_row(connection: Connection, number: int) -> FlavorRow | None:
-    """Lock a flavor's row until the transaction ends, and return it; ``None`` when there is none."""
+    """Lock the row of a flavor until the transaction ends, and return it; ``None`` if it does not exist. *number*: the
+    primary key of the flavor."""
     query = _ALL.where(flavors.c.number == number).with_for_update()
     return FlavorRow.optional(connection.execute(query).one_or_none())
 
 
 def remove_flavor_row(connection: Connection, id: str) -> bool:
-    """Delete a flavor; servers keep their copy. Return ``False`` when there is none."""
+    """Delete the flavor *id*. Existing servers do not change, because they have copies of their flavors. Return
+    ``False`` if it does not exist."""
     return connection.execute(delete(flavors).where(flavors.c.id == id)).rowcount == 1
 
 
 def fetch_flavor_projects(connection: Connection, number: int) -> Sequence[str]:
-    """Return the ids of the projects with access to a private flavor, sorted."""
+    """Return the sorted ids of the projects that have access to a private flavor. *number*: the primary key of the
+    flavor."""
     return connection.execute(select(flavor_projects.c.project_id).where(
         flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
 
@@ -153,11 +156,13 @@ def fetch_flavor_access_rows(connection: Connection) -> Sequence[tuple[str, str,
 
 
 def insert_flavor_access_row(connection: Connection, number: int, project: str) -> bool:
-    """Give a project access to a private flavor; return ``False`` when it already has access."""
+    """Give *project* access to a private flavor. Return ``False`` if it already has access. *number*: the primary key
+    of the flavor."""
     return insert_if_absent(connection, flavor_projects, flavor_number=number, project_id=project)
 
 
 def remove_flavor_access_row(connection: Connection, number: int, project: str) -> bool:
-    """Remove a project's access to a private flavor; return ``False`` when it has none."""
+    """Remove the access of *project* to a private flavor. Return ``False`` if it has no access. *number*: the primary
+    key of the flavor."""
     return connection.execute(delete(flavor_projects).where(
         flavor_projects.c.flavor_number == number, flavor_projects.c.project_id == project)).rowcount == 1

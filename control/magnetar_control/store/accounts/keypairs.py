@@ -31,7 +31,7 @@ _ONE = _ALL.where(keypairs.c.user_id == bindparam("user"), keypairs.c.name == bi
 
 
 def fetch_keypair_row(connection: Connection, user: str, name: str) -> KeypairRow | None:
-    """Return the user's key pair with this name; ``None`` when there is none."""
+    """Return the key pair called *name* of the user *user*; ``None`` when there is none."""
     return KeypairRow.optional(connection.execute(_ONE, {"user": user, "name": name}).one_or_none())
 
 
@@ -54,11 +54,12 @@ def count_keypair_rows(connection: Connection, user: str) -> int:
 
 
 def insert_keypair_row(connection: Connection, **values: Any) -> bool:
-    """Insert a key pair; return ``False`` when the user has one with this name."""
+    """Insert a key pair with the column *values*. Return ``False`` if the user already has a key pair with this name.
+    """
     return insert_if_absent(connection, keypairs, created_at=utc_now(), **values)
 
 
 def remove_keypair_row(connection: Connection, user: str, name: str) -> bool:
-    """Delete a key pair; return ``False`` when there is none."""
+    """Delete the key pair called *name* of the user *user*. Return ``False`` if there is none."""
     return connection.execute(delete(keypairs).where(
         keypairs.c.user_id == user, keypairs.c.name == name)).rowcount == 1

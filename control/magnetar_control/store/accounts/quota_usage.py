@@ -142,14 +142,14 @@ def repair_quota_usage(connection: Connection, project: str) -> list[UsageCompar
 
 
 def remove_empty_usage(connection: Connection, project: str) -> None:
-    """Remove the rows of *project* in ``quota_usage`` whose counters are all zero."""
+    """Delete the counters of the users of *project* (rows of ``quota_usage``) that are all zero."""
     connection.execute(delete(quota_usage).where(
         quota_usage.c.project_id == project, *(quota_usage.c[name] == 0 for name in COUNTED)))
 
 
 def find_wrong_usage(connection: Connection) -> list[UsageComparison]:
-    """Return a comparison for each user whose counted usage differs from the servers' rows. Reads all servers, a
-    project at a time."""
+    """Return a comparison for each user whose counted quota usage differs from the sums over the rows of servers. Reads
+    all servers of the cell, one project at a time."""
     wrong: list[UsageComparison] = []
     project = fetch_next_usage_project(connection)
     while project is not None:

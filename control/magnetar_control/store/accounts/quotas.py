@@ -19,13 +19,13 @@ _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expan
 
 
 def user_quota_holder(project: str, user: str) -> str:
-    """Return the key (quota holder) under which the limits of a user in a project are stored."""
+    """Return the key (quota holder) of a user in a project in the table of limits."""
     return f"{project}/{user}"
 
 
 def class_quota_holder(name: str) -> str:
-    """Return the key (quota holder) under which the limits of the quota class *name* are stored. Only the class
-    ``default`` has an effect, as in Nova."""
+    """Return the key (quota holder) of the quota class *name* in the table of limits. Only the class ``default`` has an
+    effect, as in Nova."""
     return name if name == DEFAULT else f"class/{name}"
 
 
@@ -55,7 +55,7 @@ def fetch_effective_limits(connection: Connection, defaults: Mapping[str, int], 
 
 
 def fetch_limited_projects(connection: Connection, resources: Collection[str]) -> list[str]:
-    """Return the ids of the projects that have a limit of their own for any of *resources*, sorted."""
+    """Return the sorted ids of the projects with a stored limit for at least one of *resources*."""
     query = select(quotas.c.project_id).where(quotas.c.resource.in_(resources), quotas.c.project_id != DEFAULT,
                                               ~quotas.c.project_id.contains("/"))
     return list(connection.execute(query.distinct().order_by(quotas.c.project_id)).scalars())

@@ -72,12 +72,11 @@ class HostLimits:
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
-        """Return the hosts whose limit is reached, so that no more actions may be leased for them."""
+        """Return the hosts whose limit is reached, so that further actions for them must wait."""
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts for which no more actions may be leased whose servers are on other hosts (see
-        ``left_for_others``)."""
+        """Return the hosts that cannot get further actions of servers on other hosts (see ``left_for_others``)."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
@@ -86,7 +85,7 @@ class HostLimits:
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
     def with_one_more(self, row: QueuedAction) -> HostLimits:
-        """Return a copy of the limits in which the queued action *row* counts as leased."""
+        """Return a copy of the limits that counts the queued action *row* as leased."""
         other = [row.waits_for] if row.waits_for else []
         return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
                        others=self.others + Counter(other))
@@ -124,9 +123,9 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """The result of ``lease_next_actions``. *rows*: the leased actions, in an order in which projects alternate.
-    *more*: whether the queue has further actions, which may be leased later: when other actions end, or when their
-    delay is over."""
+    """The result of ``lease_next_actions``. *rows*: the leased actions, sorted so that projects alternate. *more*:
+    whether the queue has further actions, which may be leased later: when other actions end, or when their delay is
+    over."""
 
     rows: list[ActionRow]
     more: bool
@@ -209,8 +208,8 @@ def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
 class Statements(NamedTuple):
     """The prepared SQL statements for the queue of actions.
 
-    *any*: find one idle action (on which no conductor works). *waiting*: the actions that can be leased; each row has
-    the number of all idle actions. *each*: a few actions of each project, host and kind, without hosts whose limit is
+    *any*: find one idle action (no conductor works on it). *waiting*: the actions that can be leased; each row has the
+    number of all idle actions. *each*: a few actions of each project, host and kind, without hosts whose limit is
     reached. *running*: count the running actions. *hold*: lease actions and return their rows. *at_hosts*: count the
     running actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
     """
@@ -269,9 +268,8 @@ def _statements(kind: str) -> Statements:
 
 
 def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
-    """Return the SQL condition for actions on which no conductor works: they are queued, or the lease of their
-    conductor has expired. *table*: the table of actions, or an alias. *clock*: the SQL expression for the present time.
-    """
+    """Return the SQL condition for idle actions: they are queued, or the lease of their conductor has expired. *table*:
+    the table of actions, or an alias. *clock*: the SQL expression for the present time."""
     return and_(is_open_action(table), or_(
         table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock)))
 
@@ -297,8 +295,8 @@ def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
 
 
 def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, str]]:
-    """Return the pairs (host, kind) for which the number of *running* actions reaches the limit. *limits*: {kind: limit
-    for each host}."""
+    """Return the pairs (host, kind) whose number of *running* actions reaches the limit. *limits*: {kind: limit for
+    each host}."""
     return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
         kind, many + 1)]
 
@@ -331,9 +329,9 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 
 
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
-    """Renew the leases of the conductor *holder*, and return the ids of those of its actions that were cancelled.
+    """Renew the leases of the conductor *holder*. Return the ids of its actions that were cancelled.
 
-    *numbers*: the ids of the actions on which *holder* works; ``None``: all that it has leased. Other leases are not
+    *numbers*: the ids of the actions that *holder* is executing; ``None``: all that it has leased. Other leases are not
     renewed: if *holder* never received the answer to a lease, the lease expires, and another conductor takes the
     action.
     """
@@ -367,8 +365,8 @@ def append_action_warning(connection: Connection, number: int, text: str) -> Non
 
 
 def is_cancelled(connection: Connection, number: int) -> bool:
-    """Return whether the action was cancelled. Call this after changing the action's row in the same transaction: then
-    no client can cancel it before the transaction ends."""
+    """Return whether a client has cancelled the action *number*. Call this after changing the action's row in the same
+    transaction, because the row is then locked, and the action cannot be cancelled before the transaction ends."""
     return bool(connection.execute(select(actions.c.cancel).where(actions.c.id == number)).scalar())
 
 

@@ -71,7 +71,7 @@ class ChangeLog:
 
 
 def port_unit_keys(ids: Iterable[str]) -> list[str]:
-    """Return ``port/ID`` for each of the ports *ids*."""
+    """Return the keys (``port/ID``) of the ports *ids* in the network engine."""
     return [f"port/{id}" for id in ids]
 
 
@@ -89,7 +89,8 @@ def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
 
 
 def noted_units(connection: Connection) -> set[str]:
-    """Return the keys, such as ``port/UUID``, of all units whose changes the engine does not have yet."""
+    """Return the keys, such as ``port/UUID``, of all objects whose changes are not written to the network engine (OVN)
+    yet."""
     return set(connection.execute(select(changes.c.unit).distinct()).scalars())
 
 

@@ -44,8 +44,8 @@ class LogicalNetwork:
 
 @dataclass(frozen=True)
 class LogicalLimit:
-    """A limit on what a port sends (egress) or receives (ingress). *kbps*: kbit/s. *burst*: kbit in one burst; 0 is the
-    engine's default."""
+    """A bandwidth limit of a port: for packets that the port sends (egress) or receives (ingress). *kbps*: kbit/s.
+    *burst*: kbit in one burst; 0 is the engine's default."""
 
     direction: str
     kbps: int
@@ -53,8 +53,8 @@ class LogicalLimit:
 
 
 class LogicalFunction(NamedTuple):
-    """A virtual function of a SmartNIC: the MAC of its physical function, the function's number, and the MTU of its
-    representor."""
+    """A virtual function of a SmartNIC. *parent_mac*: the MAC of its physical function. *number*: the number of the
+    virtual function. *mtu*: the MTU of its representor."""
 
     parent_mac: str
     number: int
@@ -124,8 +124,8 @@ class LogicalGroup:
 
 @dataclass(frozen=True)
 class LogicalAddresses:
-    """The desired state of an address group in the network engine (OVN): the addresses and networks to which rules of
-    security groups can refer."""
+    """The desired state of an address group in the network engine (OVN): addresses and networks, for use in rules of
+    security groups."""
 
     id: str
     addresses: tuple[str, ...] = ()
@@ -209,8 +209,8 @@ class Wanted:
 
 
 class EngineDifference(NamedTuple):
-    """A difference between the engine's content and the network service's rows. *unit*: the key of the unit, such as
-    ``port/UUID``. *text*: the difference in words."""
+    """A difference between the content of the network engine (OVN) and the database. *unit*: the key of the object,
+    such as ``port/UUID``. *text*: the difference in words."""
 
     unit: str
     text: str
@@ -255,7 +255,8 @@ class NetworkEngine(Protocol):
         does not know yet. The caller must call ``repair`` for these ports again later. Does not wait."""
 
     def differences(self, desired: Wanted) -> list[EngineDifference]:
-        """Return the differences that ``repair`` would remove; empty if the engine's content matches *desired*."""
+        """Return the differences between *desired* and the engine's content that ``repair`` would correct; an empty
+        list if there are none."""
 
     def faults(self) -> list[str]:
         """Return descriptions of faults of the engine itself, such as lost members of its cluster. An engine that does
@@ -270,4 +271,4 @@ class NetworkEngine(Protocol):
         when there is none. Wait until the engine knows the chassis."""
 
     def close(self) -> None:
-        """Close the connection, and give up the right to write."""
+        """Close the connection to the engine. Another process can then get the right to write."""

@@ -86,17 +86,17 @@ class FakeEngine:
         self._claimed = False
 
     def port(self, id: str) -> LogicalPort | None:
-        """Return a port; ``None`` when the engine does not have it."""
+        """Return the port *id* in the engine; ``None`` if there is none."""
         unit = self.units.get(f"port/{id}")
         return unit if isinstance(unit, LogicalPort) else None
 
     def group(self, id: str) -> LogicalGroup | None:
-        """Return a security group; ``None`` when the engine does not have it."""
+        """Return the security group *id* in the engine; ``None`` if there is none."""
         unit = self.units.get(f"group/{id}")
         return unit if isinstance(unit, LogicalGroup) else None
 
     def router(self, id: str) -> LogicalRouter | None:
-        """Return a router; ``None`` when the engine does not have it."""
+        """Return the router *id* in the engine; ``None`` if there is none."""
         unit = self.units.get(f"router/{id}")
         return unit if isinstance(unit, LogicalRouter) else None
 

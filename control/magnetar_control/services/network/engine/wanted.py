@@ -105,7 +105,8 @@ def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) ->
 
 
 def _id_condition(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
-    """Return the SQL condition for all rows (*every*), or for the rows whose *column* is in the parameter ``ids``."""
+    """Return an SQL condition on *column*: always true if *every* is true, otherwise true for the values in the SQL
+    parameter ``ids``."""
     return true() if every else column.in_(bindparam("ids", expanding=True))
 
 
@@ -130,8 +131,8 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
 
 
 def _columns_of_engine(table: Table) -> list[Column[Any]]:
-    """Return the columns of *table* except ``tags`` and ``profile``: no engine needs these, they may be long, and
-    decoding them for each row is slow."""
+    """Return the columns of *table* that a network engine needs: all except ``tags`` and ``profile``, which may be long
+    and slow to decode."""
     return [column for column in table.c if column.name not in ("tags", "profile")]
 
 

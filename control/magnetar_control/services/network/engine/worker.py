@@ -72,7 +72,7 @@ class EngineWorker:
         self._write_watches: set[WriteWatch] = set()
 
     def start(self) -> None:
-        """Start the thread, unless it runs already."""
+        """Request the right to write to the engine, and start the thread, if it is not running."""
         if self._thread is None:
             self.engine.claim()
             self._thread = threading.Thread(target=self._run, name="network engine", daemon=True)
@@ -154,8 +154,8 @@ class EngineWorker:
 
     def _done(self, noted: Collection[str], number: int) -> None:
         """Remove the notes *noted* from the queue, because their changes are written to the engine. *number*: the
-        number of the last change. Waiting callers are notified before the removal, so that they do not wait for it too;
-        if the process crashes between, the changes are only written twice."""
+        number of the last change. Waiting callers are notified first, so that they do not wait for the removal. If the
+        process crashes before the removal, the changes are written again, which is harmless."""
         self._tell_waiting(noted, number)
         changes.finish_change_notes(self.database, noted, number)
         self._tell_waiting(noted, number)  # again, for callers that read the notes since

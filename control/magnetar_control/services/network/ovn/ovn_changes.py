@@ -97,8 +97,8 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Store to which rows *column* of *row* refers now. These may be thousands, so this reads the IDL's internal
-        data: the public attributes would create new objects, whose hashes must be computed again."""
+        """Store the rows that *column* of *row* refers to now. There may be thousands of them, so this reads the IDL's
+        internal data: the public attributes would create new objects, whose hashes must be computed again."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:

@@ -114,12 +114,12 @@ def permanent_rows() -> Iterator[NorthRow]:
 
 
 def group_name(id: str) -> str:
-    """Return the name of the port group of the security group *id*; OVN allows no dashes in it."""
+    """Return the name of OVN's port group for the security group *id*. OVN allows no dashes in the name."""
     return f"mag_{id.replace('-', '_')}"
 
 
 def set_name(id: str, version: int) -> str:
-    """Return the name of the address set with the addresses of one IP *version* of the address group *id*."""
+    """Return the name of OVN's address set for the addresses of the address group *id* with this IP *version*."""
     return f"mag_ag_{id.replace('-', '_')}_ip{version}"
 
 

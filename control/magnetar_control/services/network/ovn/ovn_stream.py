@@ -39,5 +39,5 @@ class TlsStream(SSLStream):  # type: ignore[misc]
 
 
 def register_tls_stream() -> None:
-    """Make ``ssl:`` addresses use ``TlsStream``."""
+    """Make ``ovs`` use ``TlsStream`` for addresses that begin with ``ssl:``."""
     Stream.register_method("ssl", TlsStream)

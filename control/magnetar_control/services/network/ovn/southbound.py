@@ -100,7 +100,7 @@ class Southbound:
 
 
 def _options(row: Any) -> list[str]:
-    """Return the options in ``ovn-cms-options`` of a chassis. Current ovn-controllers have them in ``other_config``,
-    older ones in ``external_ids``."""
+    """Return the options in ``ovn-cms-options`` of the chassis *row*. Current versions of ovn-controller store them in
+    the column ``other_config``, older ones in ``external_ids``."""
     return [option.strip() for column in ("other_config", "external_ids") if hasattr(row, column)
             for option in getattr(row, column).get(OPTIONS, "").split(",")]

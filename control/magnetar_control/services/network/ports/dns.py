@@ -92,7 +92,7 @@ def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
 
 def check_server(port_id: str, name: str, hostname: str) -> None:
     """Raise ``InvalidRequest``, as Nova does, if a server cannot use the port *port_id*: *name*, the port's
-    ``dns_name``, differs from the one that ``server_dns_name`` returns for *hostname*."""
+    ``dns_name``, is not the name that ``server_dns_name`` returns for *hostname*."""
     if name and name != server_dns_name(hostname):
         raise InvalidRequest(f"Port {port_id} not usable for instance. Value {name} assigned to dns_name attribute "
                              f"does not match instance's hostname {hostname}. Clear it, or make the server with this "

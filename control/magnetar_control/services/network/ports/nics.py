@@ -158,13 +158,13 @@ def _make_port(connection: Connection, context: Context, id: str, request: PortR
 
 
 def nics_of_server(connection: Connection, server_id: str, *, lock: bool = False) -> list[ServerNic]:
-    """Return the NICs of a server, in the order in which they were attached. *lock*: until the transaction ends, lock
-    the rows from which the NICs' needs of host resources (bandwidth, devices) follow."""
+    """Return the NICs of a server, in attachment order. *lock*: until the transaction ends, lock the rows that
+    determine which host resources (bandwidth, devices) the NICs need."""
     return cast("list[ServerNic]", _nics_of_server(connection, server_id, states=False, lock=lock))
 
 
 def ports_of_server(connection: Connection, server_id: str) -> list[PortOfServer]:
-    """Return the NICs of a server, in the order in which they were attached, each with its port's status and host."""
+    """Return the NICs of a server, in attachment order, each with the status and host of its port."""
     return cast("list[PortOfServer]", _nics_of_server(connection, server_id, states=True))
 
 
@@ -196,7 +196,7 @@ def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Doc
 
 
 def _is_six(row: RowMapping | Document) -> bool:
-    """Return whether the row's address is IPv6. As a sort key it puts IPv4 addresses first."""
+    """Return whether the address in *row* is IPv6. As a sort key this sorts IPv4 addresses first."""
     return ":" in (row["ip_address"] or "")
 
 

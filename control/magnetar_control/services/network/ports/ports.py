@@ -64,8 +64,8 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """Return *port* with ``resource_request`` and, in its ``profile``, the resource provider from which its bandwidth
-    is allocated. *asking*: the port's value from ``reservations.port_resource_requests``; ``None`` if the port needs no
+    """Return *port* with ``resource_request`` and, in its ``profile``, the resource provider that provides its
+    bandwidth. *asking*: the port's value from ``reservations.port_resource_requests``; ``None`` if the port needs no
     bandwidth."""
     if asking is None:
         return {**port, "resource_request": None}
@@ -210,8 +210,8 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
 
 
 def _check_unused(connection: Connection, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a server has the port: a changed or deleted port would free its address for other ports,
-    but the guest still uses the address."""
+    """Raise ``Conflict`` while a server has the port *row*. If such a port were changed or deleted, its address could
+    be given to another port, although the guest still uses it."""
     server = connection.execute(select(server_mappings.c.server_id).join(
         ports, ports.c.device_id == server_mappings.c.server_id).where(
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
@@ -281,8 +281,8 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check those of the new *values* of the port *row* that depend on its network: admin state, address pairs, DNS
-    name and QoS policy."""
+    """Check the new *values* of the port *row* that depend on its network: admin state, address pairs, DNS name and QoS
+    policy."""
     pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
     down = values.get("admin_state_up") is False
     if not (pairs or name or down or "qos_policy_id" in values):

@@ -58,7 +58,7 @@ visible = sharing.own_or_shared(qos_policies)
 
 
 def create_qos_policy_row(connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a QoS policy."""
+    """Check *values* and insert a QoS policy. Raises ``InvalidField``, ``Conflict``."""
     _check_default(connection, values["project_id"], values)
     insert_resource_row(connection, qos_policies, values)
     sharing.share_new_row(connection, "qos_policy", values)
@@ -125,8 +125,8 @@ def check_qos_policy(connection: Connection, context: Context, network: RowMappi
 
 
 def ports_with(connection: Connection, policy_id: str) -> list[str]:
-    """Return the keys (``port/ID``) of the ports for which the QoS policy applies, because the port or its network has
-    it."""
+    """Return the keys (``port/ID``) of the ports that have the QoS policy *policy_id*, directly or through their
+    network."""
     by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
     query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
         ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)
@@ -196,7 +196,7 @@ RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
 
 
 class PolicyStore(NetworkStore):
-    """The store of QoS policies. ``put`` can set a policy together with its rules."""
+    """The operations on QoS policies. ``put`` can also set the rules of a QoS policy."""
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Replace the rules of the policy *row* by *parts*: {kind, direction, …}, at most one for each kind and

@@ -121,7 +121,7 @@ def _plain(request: Mapping[str, Any]) -> Document:
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """Choose the network of a server whose request names none: the only network that the project owns or that is shared
-    with all projects. Return ({uuid: this network}, [request for it]).
+    with all projects. Return ({uuid: this network}, [request for this network]).
 
     If there is none, return no network and no request, so that the server gets no NIC, as in Nova. *automatic* ("auto"
     was requested): raise ``InvalidRequest`` in this case. Raise ``Conflict`` if there are several, or if the project

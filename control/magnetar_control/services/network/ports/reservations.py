@@ -36,14 +36,14 @@ _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_k
 
 
 def bandwidth_network(type: str, physical: str | None) -> str:
-    """Return the name under which hosts report the bandwidth for a network of this *type*: its physical network
+    """Return the resource name that hosts use for the bandwidth of a network of this *type*: its physical network
     *physical*, or ``TUNNELS`` for a network that is tunnelled between hosts."""
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 
 def network_affinity(row: Any) -> str:
-    """Return the name under which hosts report the NUMA affinity of the network *row* (see ``bandwidth_network``), so
-    that a server with a NIC on it gets NUMA cells close to this network. Empty for a network that exists only within
+    """Return the name that hosts use for the network *row* in their NUMA affinity reports (see ``bandwidth_network``),
+    so that a server with a NIC on it gets NUMA cells close to this network. Empty for a network that exists only within
     one host."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
@@ -151,7 +151,8 @@ def check_policy(connection: Connection, which: ColumnElement[bool], current_pol
 
 
 def check_subports(connection: Connection, ids: Sequence[str]) -> None:
-    """Raise ``Conflict`` when one of the ports *ids* has a minimum bandwidth. Locks their networks and policies."""
+    """Raise ``Conflict`` if one of the ports *ids*, which will become subports of a trunk, has a minimum bandwidth.
+    Locks their networks and QoS policies."""
     rows = connection.execute(_PORTS.where(ports.c.id.in_(ids)).order_by(networks.c.id).with_for_update(
         read=True, of=networks)).mappings().all()
     if promised := sorted(bandwidth_of_ports(connection, rows, lock=True)):

@@ -45,8 +45,8 @@ def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str
 
 
 def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
-    """Detach all ports of a server, or only the port *port_id*. Delete those that were created with the server; if
-    *delete* is true, delete the others too. *log*: records the changes for the network engine (OVN)."""
+    """Detach all ports of a server, or only the port *port_id*. Ports that were created with the server are deleted; if
+    *delete* is true, all are deleted. *log*: records the changes for the network engine (OVN)."""
     which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)

@@ -126,7 +126,7 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
-    """Return (address, id of its subnet) of the fixed IPv4 address to which a floating IP will lead.
+    """Return (address, id of its subnet) of the fixed IPv4 address that a floating IP will translate to.
     *requested_address*: the address of the port to use; ``None``: the port's only one. Raises ``InvalidRequest`` if the
     port does not have it, or has several."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(

@@ -77,7 +77,8 @@ def _check_alone(connection: Connection, values: Mapping[Any, Any]) -> None:
 
 
 def prepare_port_forwarding_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the port forwarding *row*, and add its new internal address to them."""
+    """Check the new *values* of the port forwarding *row*, and add ``internal_ip_address`` to them. Raises
+    ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     floating = find_resource_row(connection, context, FLOATING_IP, row["floatingip_id"], lock=True)
     if "internal_port_id" in values or "internal_ip_address" in values:
         wish = {"internal_port_id": row["internal_port_id"], "internal_ip_address": None, **values}

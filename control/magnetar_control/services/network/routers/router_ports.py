@@ -91,8 +91,8 @@ def delete_cloud_port(connection: Connection, id: str) -> None:
 
 
 def find_external_network(connection: Connection, context: Context, network_id: str) -> RowMapping:
-    """Lock and return the row of the external network *network_id*. Raises ``InvalidRequest`` if *context* may not use
-    it for gateways and floating IPs."""
+    """Lock and return the row of the external network *network_id*. Raises ``InvalidRequest`` if it does not exist, or
+    if *context* may not use it for gateways and floating IPs."""
     row = connection.execute(select(networks).where(
         networks.c.id == network_id, networks.c.external, true() if context.is_admin else or_(
             networks.c.project_id == (context.project_id or ""), sharing.shared_with(

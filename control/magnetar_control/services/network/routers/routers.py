@@ -43,7 +43,7 @@ MOST_ROUTES = 30
 
 def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
     """Convert router *rows* to documents for callers, with ``gateway`` (Neutron's external_gateway_info) and ``inside``
-    (the ids of the subnets in which the router has interfaces)."""
+    (the ids of the subnets of its interfaces)."""
     gateway_rows: dict[str, list[RowMapping]] = {}
     inside: dict[str, list[str]] = {}
     for port_row in router_ports.ports_of_routers(connection, [row["id"] for row in rows]):
@@ -304,7 +304,7 @@ class RouterStore(NetworkStore):
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[str] | None,
             dry: bool = False) -> Document:
         """Change the router *id*, or create one if *id* is ``None``, in one transaction, and return it. *values*: the
-        fields to set. *parts*: the ids of all subnets in which it will have interfaces. ``None``: do not change the
+        fields to set. *parts*: the ids of all subnets that it will have interfaces in. ``None``: do not change the
         interfaces."""
         self._check_writer(context, "update" if id else "create")
         own_values = {name: value for name, value in values.items() if name != "routes"}
@@ -327,11 +327,11 @@ class RouterStore(NetworkStore):
         return run_transaction(self.database, act, dry)
 
     def join(self, connection: Connection, context: Context, id: str, subnet: str) -> None:
-        """Add an interface in *subnet* to the router *id*, in the caller's transaction."""
+        """Add an interface in the subnet *subnet* to the router *id*, within the caller's transaction."""
         self._enter(connection, context, id, [subnet])
 
     def dismantle(self, connection: Connection, context: Context, id: str) -> None:
-        """Delete a router with its routes and interfaces, in the caller's transaction."""
+        """Delete the router *id* with its static routes and interfaces, within the caller's transaction."""
         self._update(connection, context, id, {"routes": []})
         self._leave(connection, context, id, [])
         self.drop(connection, context, id)

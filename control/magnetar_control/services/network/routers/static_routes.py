@@ -69,8 +69,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router in the search for routing loops. *hops*: its static routes. *inside*: (prefix, subnet id) of the subnets
-    to which it is connected. *seen*: whether the caller may see the router."""
+    """A router in the search for routing loops. *hops*: its static routes. *inside*: (prefix, subnet id) of its
+    connected subnets. *seen*: whether the caller may see the router."""
 
     id: str
     name: str
@@ -167,8 +167,8 @@ def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
           ranges: Sequence[AddressRange]) -> list[RouteStation]:
     """Search the next routers on the way of packets to *ranges*. *level*: the routers that the last step has found. Add
-    the routers at the next hops of their routes to *stations* (by id), and return those of the added routers that have
-    static routes."""
+    the routers at the next hops of their routes to *stations* (by id), and return the added routers that have static
+    routes."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:

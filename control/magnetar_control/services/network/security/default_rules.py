@@ -68,7 +68,7 @@ def bootstrap_default_rules(connection: Connection) -> None:
 def create_default_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a default rule, which new security groups will get. Raises ``InvalidField``, and
     ``Conflict`` if the same rule exists. *has_engine*: whether there is a network engine (OVN), which must support the
-    rule. A group to which the rule refers must be shared with all projects."""
+    rule. If the rule refers to a group, this group must be shared with all projects."""
     check_rule_values(has_engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
@@ -93,7 +93,7 @@ def _anywhere(values: Mapping[str, Any]) -> Any:
 
 
 def _check_named(connection: Connection, kind: str, values: Document) -> None:
-    """Lock the group to which a default rule with *values* refers, if any. *kind*: security_group or address_group.
+    """Lock the group that a default rule with *values* refers to, if any. *kind*: security_group or address_group.
     Raises ``InvalidField`` unless the group is shared with all projects."""
     field = {"security_group": "remote_group_id", "address_group": "remote_address_group_id"}[kind]
     id, table = values[field], sharing.KINDS[kind].table

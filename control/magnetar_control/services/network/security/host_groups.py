@@ -71,7 +71,7 @@ def _due_port(row: RowMapping) -> DuePort:
 
 
 def groups_of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
-    """Return the ids of the security groups by which the host filters the packets of the port *row*; ``None`` if its
+    """Return the ids of the security groups that the host uses to filter the packets of the port *row*; ``None`` if its
     port security is off."""
     return sorted(row["security_groups"]) if row["port_security_enabled"] else None
 
@@ -118,7 +118,7 @@ class HostSecurityGroups:
         self.database = database
 
     def hosts(self) -> list[str]:
-        """Return the sorted names of the hosts to which conductors must send changed groups or changed ports."""
+        """Return the sorted names of the hosts that must be sent changed groups or changed ports."""
         with self.database.read() as connection:
             return sorted(connection.execute(_DUE_HOSTS).scalars())
 

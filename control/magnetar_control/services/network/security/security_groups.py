@@ -62,7 +62,7 @@ def default_id(project_id: str | None) -> str:
 
 
 def default_group(connection: Connection, project_id: str | None) -> str:
-    """Return the uuid of the project's group ``default``; create the group on first use."""
+    """Return the uuid of the project's security group ``default``. If the group does not exist yet, create it."""
     id = default_id(project_id)
     if insert_if_absent(connection, security_groups, id=id, project_id=project_id or "", name="default",
                         description="Default security group", created_at=utc_now()):
@@ -262,7 +262,7 @@ def _existing(connection: Connection, context: Context, id: str,
 
 
 def _check_addresses(connection: Connection, context: Context, id: str) -> None:
-    """Lock the address group *id*, to which a rule refers. Raises ``NotFound`` if the caller may not see it."""
+    """Lock the address group *id* that a rule refers to. Raises ``NotFound`` if the caller may not see it."""
     visible = sharing.own_or_shared(address_groups)(context)
     if connection.execute(select(address_groups.c.id).where(
             address_groups.c.id == id, visible).with_for_update()).first() is None:

@@ -142,8 +142,8 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default_subnet_pool(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """Return the id of the default subnet pool for an IP *version*; ``None`` if there is none for which the SQL
-    condition *visible* is true. The pool is not locked: callers that allocate a subnet from it have locked the
+    """Return the id of the default subnet pool for an IP *version*; ``None`` if there is none, or the SQL condition
+    *visible* is false for the pool. The pool is not locked: callers that allocate a subnet from it have locked the
     project's quota."""
     return connection.execute(select(subnet_pools.c.id).where(
         subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
@@ -299,7 +299,7 @@ def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> Non
 
 def first_free(nets: Sequence[Any], taken: Sequence[Any], bits: int) -> AnyNetwork | None:
     """Return a free prefix of length *bits*; ``None`` if there is none. *nets*: the prefixes of the pool, searched from
-    the smallest to the largest. *taken*: the allocated subnets, with which the free prefix must not overlap."""
+    the smallest to the largest. *taken*: the allocated subnets; the free prefix must not overlap with them."""
     spans = sorted((int(taken_net[0]), int(taken_net[-1])) for taken_net in taken)
     for net in sorted(nets, key=lambda pool_net: (-pool_net.prefixlen, int(pool_net[0]))):
         if net.prefixlen > bits:

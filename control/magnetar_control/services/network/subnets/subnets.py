@@ -72,8 +72,8 @@ def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Networ
 
 def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
                       values: Document) -> None:
-    """Check *values* and insert a subnet. *ranges*: the networks in which the subnets of agent-created networks must
-    be, except the subnets of admins. Raises ``InvalidField``, ``InvalidRequest``, ``Conflict``, ``Forbidden``."""
+    """Check *values* and insert a subnet. *ranges*: if agents create the network and the caller is no admin, the subnet
+    must be inside one of these. Raises ``InvalidField``, ``InvalidRequest``, ``Conflict``, ``Forbidden``."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
@@ -257,8 +257,8 @@ def prepare_subnet_update(connection: Connection, context: Context, row: RowMapp
 
 
 def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the addresses in the subnet *row*, which will be deleted. Raises ``Conflict`` while a router has one of
-    these addresses, or a port has one that is not derived from its MAC."""
+    """Delete the addresses in the subnet *row*, which will be deleted. Raises ``Conflict`` while a router has an
+    address in it, or a port has an address that is not derived from its MAC."""
     query = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
         addresses.c.subnet_id == row["id"])
     if ipam.by_itself(row):  # derived addresses go with it, except a router's
@@ -271,9 +271,9 @@ def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapp
 
 def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the objects in the network engine (OVN) that a change of the subnet *row* affects:
-    ``network/ID``; ``port/ID`` of ports that get or lose addresses, or for which DHCP is switched on or off;
-    ``router/ID`` of the subnet's routers, if the gateway address changes. *changed*: the new values; ``None`` for a
-    created or deleted subnet."""
+    ``network/ID``; ``port/ID`` of ports that get or lose addresses, or whose DHCP is switched on or off; ``router/ID``
+    of the subnet's routers, if the gateway address changes. *changed*: the new values; ``None`` for a created or
+    deleted subnet."""
     unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
         unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
@@ -289,8 +289,8 @@ def changed_subnet_units(connection: Connection, row: RowMapping, changed: Docum
 
 
 def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
-    """Return the definition of the resource type "subnet" (its table, checks, fields and filters). *ranges*: the
-    networks in which the subnets of agent-created networks must be, except the subnets of admins."""
+    """Return the definition of the resource type "subnet" (its table, checks, fields and filters). *ranges*: if agents
+    create a network, users' subnets of this network must be inside one of these."""
     return NetworkResource(
         name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets,
         create=partial(create_subnet_row, ranges),
