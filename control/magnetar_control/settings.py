@@ -408,7 +408,7 @@ class Settings:
             raise InvalidSettings(f"network_pools must be IPv4 networks such as 10.0.0.0/8: {error}.") from None
 
     def workers_of_host(self) -> int:
-        """Return how many of a conductor's worker threads actions at the same host may use."""
+        """Return the maximum number of worker threads of a conductor that may execute actions on the same host."""
         return share_of(self.workers, self.host_share)
 
     def of_project(self, all: int) -> int:

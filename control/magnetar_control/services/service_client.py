@@ -89,8 +89,8 @@ class ServiceClient:
     def send(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
         """Send a request with *content* (bytes or an iterator), and return the response, which the caller must read and
         close. *path*: appended to the service's URL. *token*: the caller's token; if empty, the service user's token is
-        used, and if it was rejected, the request is sent once more with a new token. Raises the error that corresponds
-        to the response's status, and ``Unavailable`` if there is no response."""
+        used. If the service rejects that token, the request is sent once more with a new token of the service user.
+        Raises the error that corresponds to the response's status, and ``Unavailable`` if there is no response."""
         for fresh in (False, True):
             request_headers = {**headers, "X-Auth-Token": token or self.token(fresh)}
             request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given

@@ -197,7 +197,8 @@ class EmbeddedImages:
 
     def _check(self, id: str, signed: SignedUpload) -> None:
         """Verify the signature of the content that was uploaded to the image *id*. If it does not match, delete the
-        image (unless it is protected), and raise ``ImageRefused``. *signed*: has read the content."""
+        image (unless it is protected), and raise ``ImageRefused``. *signed*: the verification, which has read the
+        content."""
         try:
             signed.check()
         except ImageRefused as error:
@@ -279,8 +280,8 @@ def _owner(image: Document) -> Context:
 
 
 def _changed(context: Context, image: Document, changes: Document) -> Document:
-    """Check the requested *changes* of an image, and return the column values that they lead to. Raises
-    ``InvalidField``, ``Forbidden``."""
+    """Check the requested *changes* of an image, and return the new column values. Raises ``InvalidField``,
+    ``Forbidden``."""
     removed = {name for name, value in changes.items() if value is None and name not in fields.FIELDS}
     values, more = fields.check_image_values({name: value for name, value in changes.items() if name not in removed})
     # Unchanged values need no permission, because clients send all fields that they know.

@@ -195,7 +195,7 @@ class EmbeddedNetworks:
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
         """Check the networks that a request for a new server names, and return one ``PortRequest`` for each NIC.
-        *requested*: as in Nova's API. *external*: allow external networks that are not shared. If the NIC needs a new
+        *requested*: as in Nova's API. *external*: allow external networks that are not shared. If a NIC needs a new
         port, its request has the key ``make``; the port's id is derived from this key, so that a repeated ``allocate``
         creates no second port."""
         try:

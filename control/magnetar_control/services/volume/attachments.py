@@ -36,10 +36,10 @@ def id_of_new(server_id: str, volume_id: str) -> str:
 def reserve_attachment(connection: Connection, context: Context, volume_id: str, server_id: str | None,
                        id: str | None = None, mode: str = "rw", connector: Document | None = None) -> RowMapping:
     """Reserve a volume for the server *server_id* (``None``: not known yet), and return the row of the attachment.
-    *id*: the uuid for the attachment; if it exists, it is returned. *mode*: rw or ro. *connector*: describes the host
-    that will attach the volume; ``None`` if not known. Several servers can have the volume only if it is multiattach,
-    but one server can reserve it repeatedly (for a live migration). Raises ``InvalidRequest``, ``NotFound``,
-    ``Conflict``."""
+    *id*: the uuid for the attachment; if the attachment exists already, it is returned unchanged. *mode*: rw or ro.
+    *connector*: describes the host that will attach the volume; ``None`` if not known. Several servers can have the
+    volume only if it is multiattach, but one server can reserve it repeatedly (for a live migration). Raises
+    ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     lock_volume(connection, volume_id)
     row = get_visible_row(connection, volumes, context, volume_id)
     existing = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()

@@ -146,9 +146,9 @@ def restore_backup(worker: Worker, row: Row) -> Document:
 
 
 def _place(worker: Worker, backup: Row, volume: Row) -> str:
-    """Choose the host for a new *volume* that *backup* is restored to, and return its name: a host that is up, reaches
-    the backup, and has the volume's pool. The choice is saved before anything is created on the host. Raises
-    ``Unreachable`` if there is none."""
+    """Choose the host for a new *volume* that *backup* is restored to, and return the name of the host. The host must
+    be up, reach the backup, and have the volume's pool. The choice is saved before anything is created on the host.
+    Raises ``Unreachable`` if there is no such host."""
     pools = list(worker.reach.pools())
     hosts = {pool.host for pool in _targets(pools) if pool.id == backup["target_id"]}
     if backup["host"] not in {pool.host for pool in pools}:

@@ -226,9 +226,9 @@ class BackupStore(NamedStore):
         return {"backup_service": SERVICE, "backup_url": base64.b64encode(orjson.dumps(record)).decode()}
 
     def import_record(self, context: Context, service: str, url: str) -> Document:
-        """Queue the import of a backup that another database has exported into the caller's project, and return the
-        backup. *service*, *url*: backup_service and backup_url from ``export_record``. Raises ``InvalidRequest`` if
-        these are not valid here, or if the backup exists."""
+        """Queue the import of a backup into the caller's project, and return the backup. *service*, *url*: the backup's
+        backup_service and backup_url, which ``export_record`` has returned from another database. Raises
+        ``InvalidRequest`` if these are not valid here, or if the backup exists already."""
         check_admin(context)
         if service != SERVICE:
             raise InvalidRequest(f"Invalid backup: backup_service must be {SERVICE}, which wrote the record, and is "
@@ -272,8 +272,8 @@ def _checked_source(connection: Connection, context: Context, volume: RowMapping
 
 
 def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -> None:
-    """Raise ``InvalidRequest`` unless *key*, the encryption key of the backup *id*, is also the key of *volume*, to
-    which the backup would be restored."""
+    """Raise ``InvalidRequest`` unless *volume*, the target of a restore, has the same encryption key as the backup
+    *id*. *key*: the key of the backup."""
     if volume["encryption_key_id"] and keys and keys.create_key(volume["encryption_key_id"]) == key:
         return
     raise InvalidRequest(f"Invalid volume: Backup {id} is encrypted with another key than volume {volume['id']} has. "

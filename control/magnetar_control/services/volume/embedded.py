@@ -147,7 +147,7 @@ class EmbeddedVolumes:
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
         """Return (columns of a new volume, its volume type) for a request. *size*: GiB. *fields*: as in ``create``. The
-        type is ``None`` if the volume copies a snapshot or volume and gets its type."""
+        type is ``None`` if the new volume gets the type of the snapshot or volume that it copies."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
@@ -179,9 +179,9 @@ class EmbeddedVolumes:
 
     def _place(self, context: Context, values: Document, chosen: VolumeType | None,
                near: Callable[[str], bool] | None) -> None:
-        """Choose the host of a new volume, and set it in its columns *values*; a copy gets none, because it is created
-        on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: from ``_near``:
-        whether a host is allowed. Raises ``InvalidRequest``."""
+        """Choose the host of a new volume, and set it in its columns *values*; a copy gets no host here, because it is
+        created on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: from
+        ``_near``: whether a host is allowed. Raises ``InvalidRequest``."""
         host, copied = values["host"], values["snapshot_id"] or values["source_volid"]
         if copied and (near or (chosen is not None and chosen.chooses)):
             store: SnapshotStore | VolumeStore = self.snapshots if values["snapshot_id"] else self.volumes

@@ -63,7 +63,8 @@ class VolumeHomes:
         the volume's host. Return (``None``, empty set) if a replacement is not necessary, because the present host is
         up and reaches the volume. *is_up*: whether the present host is up.
 
-        While a server has the volume, only the server's host can replace it, and only if it opens the volume directly.
+        While a server has the volume, only the server's host can become the volume's host, and only if that host opens
+        the volume directly.
         """
         volume = self.access_of_all([id])[id]
         if is_up and not volume.lost:
@@ -107,9 +108,9 @@ class VolumeHomes:
     def move(self, id: str, host: str, server_id: str | None = None, confirm: Confirm = always_allowed,
              holder: str | None = None) -> None:
         """Make *host* the volume's host, without copying content: both hosts reach its shared pool. May be repeated.
-        *server_id*: the server that may have the volume; any other one is an error. *confirm*: called before each
-        commit; may raise. *holder*: the id of the worker that executes the volume's task, if any. Raises ``Conflict``
-        if the volume cannot move, and the errors of the agent."""
+        *server_id*: the only server that may have the volume attached. *confirm*: called before each commit; may raise.
+        *holder*: the id of the worker that executes the volume's task, if any. Raises ``Conflict`` if the volume cannot
+        move, and the errors of the agent."""
         with self.database.write() as connection:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:

@@ -42,8 +42,8 @@ class ManageStore:
 
     def list(self, context: Context, host: str) -> Documents:
         """Return the content of a storage pool: [{name, size, format, volume, reason}]. *host*: the pool as
-        HOST@BACKEND#POOL. ``volume``: the uuid of the volume whose content it is. ``reason``: why it cannot be managed;
-        empty if it can. Raises ``InvalidRequest``."""
+        HOST@BACKEND#POOL. ``volume``: the uuid of the volume that has this content, if any. ``reason``: why it cannot
+        be managed; empty if it can. Raises ``InvalidRequest``."""
         check_admin(context, "volume_extension:list_manageable")
         return self._content(self.targets.find_target(host, self.targets.types.pools[0]))
 

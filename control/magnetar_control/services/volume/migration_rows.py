@@ -44,8 +44,8 @@ def is_between_hosts(migration: Document) -> bool:
 
 
 def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Insert the removals that are necessary if the copy of a volume to another host fails: of the copy on the new
-    host, and of the export on the old host. Called before the copy begins. *migration*: the volume's column."""
+    """Prepare the removals for the case that the copy of a volume to another host fails: of the copy on the new host,
+    and of the export on the old host. Call this before the copy begins. *migration*: the volume's column."""
     insert_removal_row(connection, migration["host"], VOLUME, volume_id)
     insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
 
@@ -75,7 +75,7 @@ def cancelled_values(row: Row) -> dict[str, Any]:
 
 def ended_values(row: Row, migration_status: str) -> dict[str, Any]:
     """Return the column values that end the migration of the volume *row*. *migration_status*: success or error. The
-    status becomes the status from before the migration, updated by changes of attachments since then."""
+    volume gets back its status from before the migration, updated by changes of attachments since then."""
     status: ColumnElement[Any] = volumes.c.previous_status if row["status"] in LOCKED else volumes.c.status
     return {"status": status, "previous_status": None, "migration": None, "migration_status": migration_status}
 

@@ -17,9 +17,9 @@ VOLUME, EXPORT, RECORD = "volume", "volume_export", "volume_record"
 
 def has_due_removal(connection: Connection, host: str, volume_id: str,
                     nouns: Collection[str] = (VOLUME, RECORD)) -> bool:
-    """Return whether the removal of the volume from the agent on *host* is still queued. *nouns*: the resource types to
-    look for, of the volume itself and of the agent's entry without content. Until the removal is done, *host* must not
-    become the volume's host again."""
+    """Return whether the removal of the volume from the agent on *host* is still queued; until it is done, *host* must
+    not become the volume's host again. *nouns*: the resource types to look for: ``VOLUME`` is the volume with its
+    content, ``RECORD`` only the agent's entry."""
     return connection.execute(select(removals.c.key).where(
         removals.c.host == host, removals.c.noun.in_(nouns), removals.c.key == volume_id, removals.c.due)
         .limit(1)).first() is not None

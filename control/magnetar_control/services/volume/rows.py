@@ -168,8 +168,8 @@ def select_listing_page(connection: Connection, context: Context, table: Table,
 
 
 class Reading:
-    """The base class of the stores of volumes, snapshots, attachments and the like: the operations that read. Each is
-    one transaction."""
+    """The base class of the operations on volumes, snapshots, attachments and the like. It implements the reading
+    operations, each in one transaction."""
 
     table: Table
     documents: Callable[..., Documents]
@@ -212,8 +212,8 @@ class Reading:
 
 
 class NamedStore(Reading):
-    """The base class of the stores of volumes and snapshots: the operations that change name, description and metadata.
-    """
+    """The base class of the operations on volumes and snapshots. It implements changes of name, description and
+    metadata."""
 
     def update(self, context: Context, id: str, **values: Any) -> None:
         """Change name, description or metadata of the volume or snapshot *id*. Raises ``NotFound``."""

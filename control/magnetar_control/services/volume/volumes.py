@@ -101,8 +101,8 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False,
                  admin: bool = False) -> None:
     """Queue the deletion of the volume *row*. *cascade*: also of its snapshots. *force*: in any status. *admin*: allow
-    that snapshots of another project, which has transferred the volume, are deleted with it. Raises ``InvalidRequest``
-    if the volume is attached, or has snapshots that may not be deleted."""
+    deleting snapshots that belong to a project which has transferred the volume. Raises ``InvalidRequest`` if the
+    volume is attached, or has snapshots that may not be deleted."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -144,8 +144,8 @@ def volume_image_metadata(image: Document) -> Document:
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Return the attachments of the volumes *ids*: {volume id: its attachments, oldest first}. Their columns are those
-    in ``HELD``."""
+    """Return the attachments of the volumes *ids*: {volume id: its attachments, oldest first}, with the columns
+    ``HELD``."""
     attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
     query = select(*(attachments.c[name] for name in HELD)).where(attachments.c.volume_id.in_(attachments_by_volume))
     for row in connection.execute(query.order_by(attachments.c.created_at, attachments.c.id)).mappings():

@@ -68,7 +68,7 @@ class HostLimits:
         return self.most(host) - self.held[host]
 
     def left_for_others(self, host: str) -> int:
-        """Return how many more actions may be leased that wait for *host* while their servers are on other hosts."""
+        """Return how many more actions of servers on other hosts may be leased that wait for *host*."""
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
@@ -80,7 +80,7 @@ class HostLimits:
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
-        """Return whether the limits allow that the queued action *row* is leased."""
+        """Return whether the limits allow leasing the queued action *row*."""
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
@@ -394,7 +394,7 @@ def requeue_held_actions(database: Database, holder: str) -> None:
 
 
 def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """Insert an event (a step) that starts now into the action *number*. Return the id of the event."""
+    """Insert a new event (a step) of the action *number*, which starts now. Return the id of the event."""
     inserted = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": utc_now(),
                                               "host": host})
     return int(inserted.inserted_primary_key[0])  # type: ignore[index]
@@ -428,7 +428,7 @@ def advance_event_rows(connection: Connection, going: Mapping[int, str | None], 
 
 def insert_ended_event(connection: Connection, number: int, event: str, host: str | None, start_time: str,
                        result: str = "Success", details: str | None = None) -> None:
-    """Insert an event (a step) that has just ended into the action *number*. *start_time*: when it began. *result*:
+    """Insert a completed event (a step) of the action *number*: it began at *start_time* and ends now. *result*:
     ``Success`` or ``Error``. *details*: the error text."""
     connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": utc_now(), "host": host,

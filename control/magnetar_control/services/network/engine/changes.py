@@ -33,9 +33,8 @@ _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number
 
 
 class Pending(NamedTuple):
-    """The changes of some units (networks, ports and other objects of the engine) that are not written to the engine
-    yet. *notes*: the ids of their rows in ``network_changes``. *number*: the number of the last change that was
-    written."""
+    """The result of ``pending_changes``. *notes*: the ids of the rows in ``network_changes`` whose changes are not
+    written to the network engine (OVN) yet. *number*: the number of the last change that was written."""
 
     notes: frozenset[str]
     number: int
@@ -65,8 +64,8 @@ class ChangeLog:
         host_groups.note_changed_units(connection, units)
 
     def is_followed(self, resource: str) -> bool:
-        """Return whether ``changed`` must be called after a change of a *resource* of this type (such as port): the
-        engine, or agents that filter packets, need the change."""
+        """Return whether the engine, or agents that filter packets, need changes of resources of the type *resource*
+        (such as port). If so, ``changed`` must be called after each change."""
         return self.enabled or resource in ON_HOSTS
 
 
@@ -82,8 +81,8 @@ def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, st
 
 
 def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
-    """Return the changes of *units* (keys such as ``port/UUID``) that are not written to the engine yet, and the number
-    of the last change that was written."""
+    """Return the changes of *units* (keys such as ``port/UUID``) that are not written to the network engine (OVN) yet,
+    and the number of the last change that was written."""
     rows = connection.execute(_PENDING, {"units": list(units)}).all()
     return Pending(frozenset(row.id for row in rows if row.id), max((row.number or 0 for row in rows), default=0))
 
@@ -95,8 +94,8 @@ def noted_units(connection: Connection) -> set[str]:
 
 
 def finish_change_notes(database: Database, ids: Iterable[str], number: int) -> None:
-    """Delete the notes *ids*, because their changes are written to the engine. Store *number*, the number of the last
-    change that was written."""
+    """Delete the notes *ids*, because their changes are written to the network engine (OVN). Store *number*, the number
+    of the last change that was written."""
     note_ids = list(ids)
     if database.kind == "postgresql" and 0 < len(note_ids) <= MANY:  # one message instead of four
         with database.single() as connection:

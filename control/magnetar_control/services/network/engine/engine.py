@@ -246,9 +246,9 @@ class NetworkEngine(Protocol):
         even with old values."""
 
     def repair(self, desired: Wanted) -> int:
-        """Write the objects *desired* to the engine, in one transaction, and remove others in their scope. Return the
-        number of the change, as an argument of ``reached``. Raises ``Incomplete``. A port that ``unplaced`` returns is
-        not moved to another chassis."""
+        """Make the engine's content match *desired*, in one transaction: create and change objects, and remove other
+        objects in its scope. Return the number of the change, for ``reached``. Raises ``Incomplete``. A port that
+        ``unplaced`` returns stays on its chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
         """Return the keys (``port/UUID``) of those ports in *desired* that are on a SmartNIC whose chassis the engine

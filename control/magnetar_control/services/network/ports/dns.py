@@ -51,8 +51,8 @@ def server_dns_name(hostname: str) -> str:
 
 
 def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usual: str) -> dict[str, str]:
-    """Return {network id: DNS domain} for the networks of the ports *rows*. *usual*: the domain of networks without
-    their own."""
+    """Return the DNS domains of the networks that the ports *rows* are on: {network id: domain}. *usual*: the domain of
+    networks without their own."""
     ids = {row["network_id"] for row in rows}
     domain_by_network = dict.fromkeys(ids, usual)
     for row in connection.execute(_DOMAINS, {"ids": list(ids)}) if ids else ():

@@ -71,8 +71,8 @@ def host_name(network_id: str) -> str:
 def allocate_network_ports(connection: Connection, context: Context, server: tuple[str, str, str],
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
-    """Create or attach the ports of a server for *requested*, and return its NICs; may be repeated. *server*: (uuid,
-    host name, host). *groups*: of new ports. *check*: called with the number of new ports; may raise (quota)."""
+    """Create or attach a server's ports, and return its NICs for *requested*. *server*: (uuid, host name, host).
+    *groups*: security groups of new ports. *check*: called with the number of new ports; may raise (quota)."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
@@ -229,9 +229,9 @@ def floating_ips_by_server(connection: Connection, server_ids: Sequence[str]) ->
 
 def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
          vlans: Sequence[Document] | None = None) -> Document:
-    """Return the NIC that a port becomes. *rows*: the port's rows, one for each address. *states*: whether to include
-    the port's status and host. *rate*: for a virtual function, its rate limits from the QoS policy. *vlans*: the port's
-    subports, from ``_vlans``."""
+    """Return the NIC of a port, for the server and its agent. *rows*: the port's rows, one for each address. *states*:
+    whether to include the port's status and host. *rate*: for a virtual function, its rate limits from the QoS policy.
+    *vlans*: the port's subports, from ``_vlans``."""
     row, flat = rows[0], rows[0]["type"] == "flat"
     function = virtual_functions.is_host_device(row)
     engine = row["by_engine"] and not function

@@ -111,9 +111,9 @@ def create_port_row(connection: Connection, context: Context, values: Document,
 
 
 def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None:
-    """Raise ``Conflict`` if users may not change or delete the port *row*, because it belongs to the cloud itself, such
-    as a router's interface. *names*: the fields to change; empty: nothing is changed, so no error. *operation*: the
-    words for the error."""
+    """Raise ``Conflict`` if the port *row* belongs to the cloud itself, such as a router's interface, because users may
+    not change or delete such a port. *names*: the fields that the request changes; if empty, no error is raised.
+    *operation*: the operation in words, for the error."""
     if names and row["device_owner"].startswith(OWN):
         raise Conflict(f"Port {row['id']} cannot {operation} directly via the port API: has device owner "
                        f"{row['device_owner']}.", type="ServicePortInUse")
@@ -133,8 +133,8 @@ def changed_port_units(connection: Connection, row: RowMapping, changed: Documen
 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
-    """Return the SQL condition for the floating IPs that lead to the port *row*: associated with it, or with a port
-    forwarding to it."""
+    """Return the SQL condition for the floating IPs that are associated with the port *row*, or have a port forwarding
+    to it."""
     return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
         forwardings.c.internal_port_id == row["id"])))
 
@@ -395,8 +395,8 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _are_few(filters: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether the *filters* of a list request select so few ports that the database must look them up by these
-    filters first, and by project afterwards."""
+    """Return whether the *filters* of a list request match only few ports of all projects. Then the database should
+    search by the index for these filters, and not read all ports of the caller's project."""
     return not _OF_FEW.isdisjoint(filters) or any(
         value.startswith("ip_address=") for value in filters.get("fixed_ips", ()))
 

@@ -147,8 +147,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(nic: Document, network: Row[Any]) -> PortRequest:
-    """Return the ``PortRequest`` for *nic*, a checked request for a NIC on *network*. It adds ``by_engine`` if OVN
-    plugs the NIC in on the host (not every host supports this), and ``network_affinity`` (see
+    """Return *nic*, a checked request for a NIC on *network*, as a ``PortRequest``. Additional keys, if they apply:
+    ``by_engine`` (OVN plugs the NIC in on the host, which not every host supports), and ``network_affinity`` (see
     ``reservations.network_affinity``)."""
     near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
     plugged = network.by_engine and virtual_functions.is_plugged_in(nic)

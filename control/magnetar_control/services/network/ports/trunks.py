@@ -199,8 +199,8 @@ def _insert_subports(connection: Connection, locked_ports: Mapping[str, RowMappi
 
 
 def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
-    """Raise ``Conflict`` if a trunk prevents that the network *network_id* gets the MTU *mtu*: the network of a subport
-    cannot have a larger MTU than the network of the parent port."""
+    """Raise ``Conflict`` if the network *network_id* cannot have the MTU *mtu* because of a trunk: the network of a
+    subport cannot have a larger MTU than the network of the parent port."""
     parent, above, below = ports.alias(), networks.alias(), networks.alias()
     of_this = case((above.c.id == network_id, below.c.mtu > mtu), else_=above.c.mtu < mtu)
     exceeding_subport = connection.execute(select(subports.c.port_id).join(

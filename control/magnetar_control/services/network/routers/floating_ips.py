@@ -127,8 +127,8 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
 
 def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
     """Return (address, id of its subnet) of the fixed IPv4 address that a floating IP will translate to.
-    *requested_address*: the address of the port to use; ``None``: the port's only one. Raises ``InvalidRequest`` if the
-    port does not have it, or has several."""
+    *requested_address*: the port's address to use; ``None``: the port's only IPv4 address. Raises ``InvalidRequest`` if
+    the port does not have this address, or has several and none is requested."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
     fitting = [address_row for address_row in have if requested_address in (None, address_row.ip_address)

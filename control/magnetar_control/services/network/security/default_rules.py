@@ -67,8 +67,8 @@ def bootstrap_default_rules(connection: Connection) -> None:
 
 def create_default_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a default rule, which new security groups will get. Raises ``InvalidField``, and
-    ``Conflict`` if the same rule exists. *has_engine*: whether there is a network engine (OVN), which must support the
-    rule. If the rule refers to a group, this group must be shared with all projects."""
+    ``Conflict`` if the same rule exists. *has_engine*: whether there is a network engine (OVN); if so, it must support
+    the rule. If the rule refers to a group, this group must be shared with all projects."""
     check_rule_values(has_engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
@@ -118,7 +118,7 @@ def check_unnamed(connection: Connection, group_id: str) -> None:
 
 def default_rule_resource(has_engine: bool) -> NetworkResource:
     """Return the definition of the resource type "default rule of security groups" (its table, checks and fields).
-    *has_engine*: whether there is a network engine (OVN), which must support the rules."""
+    *has_engine*: whether there is a network engine (OVN); if so, it must support the rules."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
         create=partial(create_default_rule_row, has_engine), writers_are_admins=True,

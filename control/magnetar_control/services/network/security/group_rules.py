@@ -28,8 +28,8 @@ SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 
 
 def check_rule_values(has_engine: bool, values: Document) -> None:
-    """Check that the *values* of a rule are consistent. *has_engine*: whether there is a network engine (OVN), which
-    must support the rule. Raises ``InvalidRequest``, ``InvalidField``."""
+    """Check that the *values* of a rule are consistent. *has_engine*: whether there is a network engine (OVN); if so,
+    it must support the rule. Raises ``InvalidRequest``, ``InvalidField``."""
     _check_remote(values)
     if values["ethertype"] == "IPv4" and values["protocol"] in OF_IPV6:
         raise InvalidRequest(f"Invalid ethertype IPv4 for protocol {values['protocol']}: it is of IPv6. Give the rule "

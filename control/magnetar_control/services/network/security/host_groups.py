@@ -208,8 +208,8 @@ class HostSecurityGroups:
         return [_due_port(row) for row in rows]
 
     def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
-        """Mark the ports *ports_*, so that conductors send their security groups to *host* again. For ports whose
-        groups on the host are wrong."""
+        """Mark *ports_*, ports whose security groups on *host* are wrong, so that conductors send the groups of these
+        ports again."""
         with self.database.write() as connection:
             for at in range(0, len(ports_), MANY):
                 connection.execute(update(ports).where(

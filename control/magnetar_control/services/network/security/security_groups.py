@@ -80,9 +80,9 @@ def _insert_default_rules(connection: Connection, group: Document, rules: Sequen
 
 
 def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
-    """Return the uuids of the project's security groups with these *names* (or uuids). *make*: create the group
-    ``default`` if it is named and missing; false: return the uuid that it will have. Raises ``InvalidRequest`` for
-    another missing group, ``Conflict`` when several groups have the same name."""
+    """Return the uuids of the project's security groups with these *names* (or uuids). *make*: if the group ``default``
+    is named and missing, create it; false: only return the uuid that it will get. Raises ``InvalidRequest`` for another
+    missing group, ``Conflict`` when several groups have the same name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     group_ids = []
     for name in dict.fromkeys(names):
@@ -231,7 +231,7 @@ def _check_stateful(has_engine: bool, values: Document) -> None:
 
 def create_group_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a rule of a group of the project. *has_engine*: whether there is a network engine
-    (OVN), which must support the rule."""
+    (OVN); if so, it must support the rule."""
     check_rule_values(has_engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
@@ -271,7 +271,7 @@ def _check_addresses(connection: Connection, context: Context, id: str) -> None:
 
 def rule_resource(has_engine: bool) -> NetworkResource:
     """Return the definition of the resource type "security group rule" (its table, checks, fields and filters).
-    *has_engine*: whether there is a network engine (OVN), which must support the rules."""
+    *has_engine*: whether there is a network engine (OVN); if so, it must support the rules."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
         create=partial(create_group_rule_row, has_engine), owner=_owner,

@@ -103,8 +103,8 @@ def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[R
 
 
 def give_automatic(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping]) -> None:
-    """Assign to the port *port_id* the address derived from its MAC *mac* in each of the subnets *choices* with SLAAC.
-    """
+    """In each of the subnets *choices* that use SLAAC, assign to the port *port_id* the address derived from its MAC
+    *mac*."""
     for subnet in choices:
         if by_itself(subnet):
             _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
