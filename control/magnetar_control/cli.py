@@ -22,6 +22,7 @@ from . import (
     backup_commands,
     balance_commands,
     data_commands,
+    db_backup_commands,
     fence_commands,
     hardware_commands,
     host_commands,
@@ -83,7 +84,7 @@ def subcommands(commands: Commands) -> None:
 
 def _add_database_commands(commands: Commands) -> None:
     """Add the subcommands of ``magnetar db`` and ``magnetar upgrade`` to *commands*."""
-    db = _add_group(commands, "db", "Create and upgrade the tables of the databases, and remove old rows.")
+    db = _add_group(commands, "db", "Create, upgrade, back up and restore the databases, and remove old rows.")
     upgrade = _add_command(db, "upgrade", run_db_upgrade, "Create or upgrade the tables of all databases.",
                            "magnetar db upgrade\n  magnetar db upgrade --check")
     upgrade.add_argument("--check", action="store_true", help="only report what would be done. Status 0: nothing; 1: a "
@@ -99,6 +100,7 @@ def _add_database_commands(commands: Commands) -> None:
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
     data_commands.add_data_command(_add_command, db)
+    db_backup_commands.add_db_backup_commands(_add_command, db)
     upgrade_commands.add_upgrade_commands(_add_command, partial(_add_group, commands), db)
 
 

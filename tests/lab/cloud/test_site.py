@@ -185,6 +185,28 @@ def test_into_another_cell_and_back(cloud: Cloud) -> None:
     cloud.hosts["a"].run(["rm", f"{POLICIES}/cells.yaml"])
 
 
+def test_a_lost_cloud_is_restored(cloud: Cloud) -> None:
+    """The databases of both cells are emptied; the backup, which the controller has too, brings the servers back."""
+    play, before = cloud.site.play, cloud.json("server list")
+    fetched = cloud.site.folder / "backups"
+    said = play("magnetar.compute.backup", "-e", f"backup_fetch={fetched}")
+    (path,) = re.findall(r"/var/backups/magnetar/[0-9TZ-]+", said)[:1]
+    assert (fetched / Path(path).name / "backup.json").exists() and (fetched / "documents/c.tar.gz").exists()
+    cloud.ask("flavor create later --vcpus 1 --ram 128 --disk 1")
+    refused = play("magnetar.compute.restore", "-e", f"restore_folder={path}", good=False)
+    assert "has tables already" in refused
+    for host, name in (("a", "cell1"), ("b", "cell2")):
+        unit = ["systemctl", "stop", "magnetar-conductor.service"]
+        cloud.hosts[host].run(unit)
+        cloud.hosts[host].run(["runuser", "-u", "postgres", "--", "psql", "-qX", "-d", f"magnetar_{name}", "-c",
+                               "DROP TABLE servers, actions CASCADE"])
+    play("magnetar.compute.restore", "-e", f"restore_folder={path}", "-e", "restore_replace=true")
+    cloud.until(lambda: {row["State"] for row in cloud.json("compute service list")} == {"up"}, "services are up")
+    assert cloud.json("server list") == before and "later" not in cloud.ask("flavor list")
+    cloud.ask("server stop on-c")
+    cloud.until(lambda: cloud.json("server show on-c")["status"] == "SHUTOFF", "the guest obeys")
+
+
 def test_nothing_is_left(cloud: Cloud) -> None:
     cloud.ask("server delete --wait on-b on-c taken")
     for name in cloud.hosts:

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Backups of a cloud: dumps of all databases, and the files of the embedded key manager, in a folder.
+
+``backup.json`` in the folder lists the databases with their URLs and the files with their SHA-256 sums. It is written
+last, so a folder without it is no backup. A restore first checks everything, changes the API database last, and can be
+repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store.engine import schema
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.engine.dumps import ENDINGS, restore_dump, write_dump
+from magnetar_control.store.engine.tables import API, CELL
+from magnetar_control.store.hosts.processes import fetch_processes
+from magnetar_core.errors import InvalidField, MagnetarError, abbreviate_names
+from magnetar_core.version import installed_version
+
+from .store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from magnetar_control.settings import Settings
+    from magnetar_control.store.engine.schema_check import SchemaState
+
+#: The file that lists the content of a backup, the version of its form, and the name of the API database in it.
+CATALOGUE, FORM, API_NAME = "backup.json", 1, "api"
+#: Folders of the embedded key manager in a backup, and the properties of the settings that name them.
+KEY_FOLDERS = {"keys": "keys", "certificates": "certificates"}
+
+
+class UnusableBackup(MagnetarError):
+    """A folder that is no complete backup, or whose files have changed."""
+
+    code = "unusable-backup"
+    status = 500
+
+
+class RestoreRefused(MagnetarError):
+    """A restore that would overwrite a database, or files of keys, that are in use."""
+
+    code = "restore-refused"
+    status = 409
+
+
+@dataclasses.dataclass(frozen=True)
+class DumpedDatabase:
+    """A database of a backup. *url*: its URL with the password. *file*: the name of the dump. *version*: that of its
+    tables."""
+
+    name: str
+    url: str
+    file: str
+    version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudBackup:
+    """The content of a backup folder. *files*: SHA-256 sums by the path in the folder."""
+
+    folder: Path
+    release: str
+    created_at: str
+    databases: Sequence[DumpedDatabase]
+    files: Mapping[str, str]
+
+
+def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudBackup:
+    """Write a backup of the cloud to the new or empty *folder*. The cells come before the API database, so a server
+    that is created meanwhile may have no row in a cell, which an audit after the restore reports. Raises
+    ``InvalidField`` for a folder with files, ``DumpFailed``, and ``SchemaMismatch`` for databases of another release.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise InvalidField("FOLDER", "must be new or empty, for instance named after the day", str(folder))
+    databases = [*((cell.name, database) for cell, database in store.databases()), (API_NAME, store.api)]
+    versions = {name: _table_version(name, database) for name, database in databases}
+    dumped = []
+    for name, database in databases:
+        file = f"{len(dumped)}-{name}{ENDINGS[database.kind]}"
+        write_dump(database, folder / file)
+        dumped.append(DumpedDatabase(name, database.url.render_as_string(hide_password=False), file, versions[name]))
+    for name, attribute in KEY_FOLDERS.items():
+        source = getattr(settings, attribute)
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+    sums = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    backup = CloudBackup(folder, installed_version(), utc_now(), dumped, sums)
+    _write_catalogue(backup)
+    return backup
+
+
+def _table_version(name: str, database: Database) -> str:
+    """Return the version of a database's tables. Raises ``SchemaMismatch`` if this release cannot use them."""
+    state = _schema_state(name, database)
+    schema.refuse_mismatch(state)
+    return state.version or ""
+
+
+def _schema_state(name: str, database: Database) -> SchemaState:
+    schema.add_services()
+    with database.read() as connection:
+        return schema.read_schema_state(connection, name, API if name == API_NAME else CELL)
+
+
+def _write_catalogue(backup: CloudBackup) -> None:
+    document = {"form": FORM, "release": backup.release, "created_at": backup.created_at, "files": backup.files,
+                "databases": [dataclasses.asdict(one) for one in backup.databases]}
+    path = backup.folder / CATALOGUE
+    partial = path.with_suffix(".part")
+    partial.touch(mode=0o600)
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_cloud_backup(folder: Path) -> CloudBackup:
+    """Return the content of a backup. Raises ``UnusableBackup`` for a folder that is none, or has other files."""
+    try:
+        document: dict[str, Any] = json.loads((folder / CATALOGUE).read_text(encoding="utf-8"))
+        if document["form"] != FORM:
+            raise UnusableBackup(f"{folder} was written by release {document['release']}, in a form that this release "
+                                 "does not read. Restore it with that release, then upgrade.")
+        backup = CloudBackup(folder, document["release"], document["created_at"], [
+            DumpedDatabase(**one) for one in document["databases"]], document["files"])
+    except FileNotFoundError:
+        raise UnusableBackup(f"{folder} has no {CATALOGUE}: it is no backup, or writing it was interrupted. Choose "
+                             "another one.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnusableBackup(f"{folder / CATALOGUE} cannot be read ({error}). Choose another backup.") from error
+    for name, expected in backup.files.items():
+        path = folder / name
+        if not path.is_file() or _sha256(path) != expected:
+            raise UnusableBackup(f"{path} {'has changed' if path.exists() else 'is missing'}. Copy the backup again, "
+                                 "or choose another one.", path=str(path))
+    return backup
+
+
+def restore_cloud_backup(settings: Settings, backup: CloudBackup, urls: Mapping[str, str],
+                         replace: bool) -> Iterator[str]:
+    """Restore all databases and key files of *backup*; yield a text for each when it is restored. *urls*: URLs of
+    databases by name, in place of those of the backup. *replace*: whether databases with tables, and other key files,
+    are overwritten. Raises ``RestoreRefused`` and ``InvalidField`` before anything is changed, and ``DumpFailed``.
+    """
+    check_restore(settings, backup, urls, replace)
+    _refuse_running(settings)
+    yield from _restore_key_files(settings, backup)
+    with _open_targets(settings, backup, urls) as targets:
+        for one, database in targets:
+            restore_dump(database, backup.folder / one.file)
+            if one.name == API_NAME:
+                _set_cell_urls(database, urls)
+            yield f"database {one.name}, of version {one.version}"
+
+
+def check_restore(settings: Settings, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
+    """Check that a restore would overwrite nothing, except with *replace*. Changes nothing. Raises ``RestoreRefused``,
+    or ``InvalidField`` if *urls* names a database that the backup does not have."""
+    names = [one.name for one in backup.databases]
+    if unknown := sorted(urls.keys() - set(names)):
+        raise InvalidField("--database", f"names no database of the backup; it has {', '.join(names)}", unknown[0])
+    if not replace:
+        with _open_targets(settings, backup, urls) as targets:
+            _refuse_existing(settings, backup, targets)
+
+
+@contextlib.contextmanager
+def _open_targets(settings: Settings, backup: CloudBackup,
+                  urls: Mapping[str, str]) -> Iterator[Sequence[tuple[DumpedDatabase, Database]]]:
+    """Yield each dumped database with the one that it is restored to, the API database last. *urls*: as in
+    ``restore_cloud_backup``."""
+    with contextlib.ExitStack() as stack:
+        yield [(one, stack.enter_context(contextlib.closing(Database(
+            urls.get(one.name) or _target_url(settings, one), one.name))))
+            for one in sorted(backup.databases, key=lambda one: one.name == API_NAME)]
+
+
+def _target_url(settings: Settings, dumped: DumpedDatabase) -> str:
+    """Return the URL of the database that a dump is restored to: for the API database that of the settings."""
+    return settings.url(API_NAME) if dumped.name == API_NAME else dumped.url
+
+
+def _refuse_existing(settings: Settings, backup: CloudBackup,
+                     targets: Sequence[tuple[DumpedDatabase, Database]]) -> None:
+    """Raise ``RestoreRefused`` if a target has tables already, or if a key file has other content."""
+    for one, database in targets:
+        if _has_tables(one.name, database):
+            raise RestoreRefused(f"The database {one.name} has tables already. Stop all APIs and conductors of the "
+                                 "cloud, and say --replace to overwrite its databases, or --database "
+                                 f"{one.name}=URL to restore this one elsewhere.", database=one.name)
+    for source, target in _key_files(settings, backup):
+        if target.exists() and target.read_bytes() != source.read_bytes():
+            raise RestoreRefused(f"{target} exists with other content. Say --replace to overwrite it.",
+                                 path=str(target))
+
+
+def _refuse_running(settings: Settings) -> None:
+    """Raise ``RestoreRefused`` if an API process or a conductor of the cloud was seen lately."""
+    with contextlib.closing(Store(Database(settings.url(API_NAME)))) as store:
+        if not _has_tables(API_NAME, store.api) or _schema_state(API_NAME, store.api).mismatch():
+            return
+        running = [process.name for process in fetch_processes(
+            store, settings.host_down_after, agents=False).processes if process.up]
+    if running:
+        raise RestoreRefused(f"Processes of the cloud are running, or were a moment ago: {abbreviate_names(running)}. "
+                             "Stop all APIs and conductors, and try again after a minute.", processes=running)
+
+
+def _has_tables(name: str, database: Database) -> bool:
+    """Return whether a database has tables of a cloud. An SQLite file that does not exist has none, and is not created.
+    """
+    if database.kind == "sqlite" and not Path(str(database.url.database)).exists():
+        return False
+    try:
+        return not _schema_state(name, database).is_empty
+    except DBAPIError as error:
+        raise RestoreRefused(f"The database {name} does not answer ({str(error.orig).strip()}). Create it and start "
+                             f"its server, or name another one: --database {name}=URL.", database=name) from error
+
+
+def _key_files(settings: Settings, backup: CloudBackup) -> Iterator[tuple[Path, Path]]:
+    """Yield each key file of the backup, and the path to which it is restored."""
+    for file in backup.files:
+        folder, _slash, name = file.partition("/")
+        if folder in KEY_FOLDERS and name:
+            yield backup.folder / file, getattr(settings, KEY_FOLDERS[folder]) / name
+
+
+def _restore_key_files(settings: Settings, backup: CloudBackup) -> Iterator[str]:
+    """Copy the key files of the backup to the folders of the settings; yield a text for each folder. The files get the
+    owner of the folder."""
+    counts: dict[Path, int] = {}
+    for source, target in _key_files(settings, backup):
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.part")
+        shutil.copy2(source, partial)
+        if os.geteuid() == 0:
+            owner = target.parent.stat()
+            os.chown(partial, owner.st_uid, owner.st_gid)
+        partial.rename(target)
+        counts[target.parent] = counts.get(target.parent, 0) + 1
+    for folder, count in counts.items():
+        yield f"{count} files of {folder}"
+
+
+def _set_cell_urls(api: Database, urls: Mapping[str, str]) -> None:
+    """Write new URLs of cells to the restored API database."""
+    for name, url in urls.items():
+        if name != API_NAME:
+            Store(api).add_cell(name, url)
