@@ -100,9 +100,8 @@ def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
 
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """For each metadata key of the host's aggregates that is also an image property, the image has one of the values of
-    the key (separated by commas). The setting aggregate_image_properties_isolation_namespace restricts this to keys
-    with a prefix."""
+    """For each metadata key of the host's aggregates that is also an image property, the image has one of the key's
+    values. aggregate_image_properties_isolation_namespace limits this to keys with a prefix."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:

@@ -93,8 +93,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers, and the host and its cell are enabled. A forced host and its cell may be disabled, and
-    a server in a disabled cell may move within this cell."""
+    """The host's agent answers, and the host and its cell are enabled. If the host is forced, both may be disabled;
+    a server of a disabled cell may move within it."""
     return takes_servers(host, spec) and host.profile.up
 
 
@@ -159,7 +159,7 @@ def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opt
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
     """Fewer servers are being built, resized, migrated, rescued, unshelved or saved on the host than the lowest
-    max_io_ops_per_host in the metadata of its aggregates; without such metadata, fewer than the setting."""
+    max_io_ops_per_host of its aggregates, or than the setting without these."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -219,8 +219,8 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host stores the server's volumes or can reach their shared pools, except volumes that any host can attach.
-    For an evacuation, it also reaches the server's disks in a shared folder."""
+    """The host stores the server's volumes or reaches their shared pools, except volumes that any host can attach.
+    For an evacuation, it also reaches the shared folder of its disks."""
     return host.name in (spec.volume_hosts or ())
 
 
@@ -261,8 +261,8 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the capabilities that the flavor's extra specs require. A host that does not report a required
-    capability is refused, unless the extra spec has no scope: then another filter may read it."""
+    """The host has the capabilities that extra specs require. A host that reports no such capability
+    is refused, unless the extra spec has no scope (other filters may read it)."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
