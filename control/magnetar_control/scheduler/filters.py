@@ -93,8 +93,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers, and the host and its cell are enabled. If the host is forced, both may be disabled;
-    a server of a disabled cell may move within it."""
+    """The host's agent answers; the host and its cell are enabled. Both may be disabled if the host is forced;
+    servers of a disabled cell may move within it."""
     return takes_servers(host, spec) and host.profile.up
 
 
