@@ -238,7 +238,7 @@ class V1Application:
               parent: Operation) -> list[Document]:
         """Bring the resource of each item (key, desired state, permissions) into its desired state, in separate
         operations that run in parallel. Return their results or errors, in the order of *items*. *dry*: do dry runs.
-        *parent*: the operation of the whole batch; cancelling it cancels the others."""
+        *parent*: the operation of the whole batch; cancelling *parent* cancels the operations of the items."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -263,9 +263,9 @@ class V1Application:
 
     def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
-        """Run *function* as an operation. Return 200 with its result, or 202 with a description of the operation if it
-        takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* describe the
-        operation. Raises the errors of *function*."""
+        """Run *function* as an operation. Return 200 with its result, or 202 with a description of the operation if the
+        operation takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* describe
+        the operation. Raises the errors of *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.wait_for_end(operation, wait):
@@ -321,7 +321,7 @@ class V1Application:
 
     def _ask_for_operation(self, request: Request) -> Answer | None:
         """Ask the other API processes on the same port for the operation in the URL, and return the answer of the
-        process that knows it; ``None`` if none does."""
+        process that has this operation; ``None`` if none has it."""
         seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
         waits = bool(seconds) and self._waiting.acquire(blocking=False)
         if seconds and not waits:

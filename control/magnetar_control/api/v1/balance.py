@@ -22,8 +22,8 @@ BALANCED, UNBALANCED = "balanced", "unbalanced"
 
 
 class Balances(CloudDriver):
-    """The driver of the v1 API for balances: how the load of a cell's hosts is distributed, and the live migrations
-    that even it out. Each cell has one balance."""
+    """The driver of the v1 API for balances: how the load of a cell is distributed over its hosts, and the live
+    migrations that would even out the load. Each cell has one balance."""
 
     kind = Balance
     takes_id = False
@@ -32,8 +32,8 @@ class Balances(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the balances for GET /v1/balance. The filter *name* selects one cell; the filter *free_host* asks for
-        the moves that leave no server on this host. Raises ``NotFound``."""
+        """Return the balances for GET /v1/balance. The filter *name* selects one cell; the filter *free_host* names a
+        host, and asks for the moves that leave no server on it. Raises ``NotFound``."""
         name, host = filters.pop("name", None), filters.pop("free_host", None)
         return [_balance(report) for report in report_balance(caller, name, host)]
 
@@ -60,9 +60,9 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Add ``_moves``, the servers to move, to the desired state *want*, and return it with the predicted ``state``:
-        balanced if the moves even out the load, otherwise the state of *have*. Raises ``NotFound`` for an unknown cell
-        or host."""
+        """Return the desired state *want* with the added key ``_moves`` (the servers to move) and the predicted
+        ``state``: balanced if the moves even out the load, otherwise the state of *have*. Raises ``NotFound`` for an
+        unknown cell or host."""
         if have is None:
             raise NotFound(f"There is no cell {want.get('name')!r}. GET /v1/cell shows the cells.", kind=self.kind.noun)
         host, limit = want.get("free_host"), want.get("max_moves")
@@ -83,8 +83,8 @@ class Balances(CloudDriver):
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """Move the servers one after another, and stop after the first failure unless ``keep_going`` is in *want*. If
-        the operation is cancelled, the current migration continues, and no other begins. Raises ``Conflict`` if a
-        migration fails."""
+        the operation is cancelled, the current migration continues, but no further migration begins. Raises
+        ``Conflict`` if a migration fails."""
         moves = want["_moves"]
         results: list[MoveResult] = []
 

@@ -35,8 +35,8 @@ ALL_PROJECTS = "all_projects"
 @contextmanager
 def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterator[None]:
     """Lock the resource *key* in this context, so that parallel requests do not change it. *noun*: the resource type,
-    such as ``server``. *project*: the caller's project. *operation*: while it waits for the lock, other operations may
-    run."""
+    such as ``server``. *project*: the caller's project. *operation*: the operation of the request; while *operation*
+    waits for the lock, other operations may run."""
     with _LOCK:
         lock = _LOCKS.setdefault((noun, project, key), threading.Lock())
     if not lock.acquire(blocking=False):
@@ -85,8 +85,8 @@ class CloudDriver:
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the resources for a list request. *filters*: query parameters by name. The caller applies the filters
-        again, except those that the driver removes from *filters* because it has applied them."""
+        """Return the resources for a list request. *filters*: query parameters by name. A driver removes from *filters*
+        those that it has applied; the code that calls this method then applies the remaining ones."""
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -137,8 +137,9 @@ class CloudDriver:
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
         """Return the resource with the uuid or name *key*, which *field* of another resource refers to.
 
-        If it does not exist, raise ``InvalidField`` with the text *rule*, by default "there is no …". A dry run may
-        assume that an earlier Ansible task creates it; then return ``None``."""
+        If the resource does not exist, raise ``InvalidField`` with the text *rule*, by default "there is no …". A dry
+        run may assume that an earlier Ansible task creates the resource; then return ``None``.
+        """
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
@@ -150,7 +151,8 @@ class CloudDriver:
         *have*: the current state, ``None`` for a new resource. Changes nothing.
 
         Raises an error for an impossible request. A dry run may assume that an earlier Ansible task creates a missing
-        resource; then it is no error (see ``reconcile.refuse_missing``)."""
+        resource; then the reference to this resource is no error (see ``reconcile.refuse_missing``).
+        """
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
@@ -168,8 +170,9 @@ class CloudDriver:
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """Yield the steps that change the current state *have* (``None``: no such resource) to the desired state *want*
-        (``None``: remove it). *have* also contains permissions in the request, such as ``allow_reboot``. The final step
-        of every change, which records the resource, is not included. The function has no side effects."""
+        (``None``: remove it). *have* also contains the permissions of the request, such as ``allow_reboot``. Every
+        change ends with a step that records the resource; this step is not yielded. The function has no side effects.
+        """
         if want is None:
             yield from self.removing
         elif have is None:
@@ -191,8 +194,8 @@ class CloudDriver:
 
     # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
-        """Create the resource *want*. Return its uuid if the caller must look it up by uuid after that; ``None`` if it
-        may do so by name."""
+        """Create the resource *want*. Return the new resource's uuid if only the uuid identifies it; ``None`` if the
+        calling code can look it up by name."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
@@ -204,8 +207,8 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return its uuid as ``make`` does. If the creation fails,
-        create *have* again if the driver is ``only_a_document`` (its resources have no content), and raise the error.
-        """
+        create *have* again if the driver has the flag ``only_a_document`` (its resources have no content), and then
+        raise the error."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -236,9 +239,9 @@ class CloudDriver:
 
     def checked_removal(self, caller: Caller, have: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                         remove: Callable[[], Result]) -> Result:
-        """Call *remove*, which removes the resource *have*, and return its result. In a dry run, add the current
-        revision of *have* to the result. Raises ``ChangedSince`` if *permissions* contains another revision, because
-        the resource has changed since the client read it."""
+        """Call *remove*, a function that removes the resource *have*, and return the function's result. In a dry run,
+        add the current revision of *have* to the result. Raises ``ChangedSince`` if *permissions* contains another
+        revision, because the resource has changed since the client read it."""
         if have is None:
             return remove()
         revision = reconcile.revision_of(self.kind, self.comparable(have))
@@ -259,8 +262,8 @@ class CloudDriver:
 
 
 class CloudChange(reconcile.Change):
-    """A request that creates or changes one resource of the cloud through its ``CloudDriver``, or predicts this in a
-    dry run."""
+    """A request that creates or changes one resource of the cloud through its ``CloudDriver``, or, in a dry run, only
+    predicts the result."""
 
     def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:

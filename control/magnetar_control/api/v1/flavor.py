@@ -31,8 +31,9 @@ class CloudFlavors(CloudDriver):
                 for row in flavors.list_flavors(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* after a check of its extra specs, because they are set after the flavor is
-        created, when an error would come too late. A new flavor is public by default. Raises ``InvalidField``."""
+        """Return the desired state *want* after a check of its extra specs. They are checked here because they are set
+        only after the flavor is created, when an error would come too late. A new flavor is public by default. Raises
+        ``InvalidField``."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check_extra_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return {**want, "is_public": want.get("is_public") is not False}

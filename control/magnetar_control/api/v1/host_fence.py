@@ -45,8 +45,8 @@ class HostFences(CloudDriver):
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return the desired state *want* with the name of the host. If the last fencing has failed and left the host
-        in use, a request to unfence it changes nothing: then the returned state is the current one. Raises ``NotFound``
-        for an unknown host."""
+        in use, a request to unfence the host changes nothing; in this case the returned ``state`` is the current one.
+        Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]
@@ -59,8 +59,8 @@ class HostFences(CloudDriver):
             yield Step(verb, f"{verb} host {have['name']}")
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Ask the conductors to fence or unfence the host, and wait until they have done it. Cancelling the operation
-        ends only the wait."""
+        """Ask the conductors to fence or unfence the host, and wait until this is done. Cancelling the operation ends
+        only the wait."""
         request = host_fences.request_host_fence(caller, have["name"], fence=want["state"] == FENCED,
                                                  confirmed=bool(want.get("confirmed")))
         with operation.waiting():

@@ -58,8 +58,8 @@ class HostMaintenances(CloudDriver):
         return checked
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Add ``_planned``, the servers of the host and how the drain would move each, to the desired state *want*, and
-        return it. Raises ``NotFound`` for an unknown host."""
+        """Return the desired state *want* with the added key ``_planned``: the servers of the host, and how the drain
+        would move each of them. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         if want["state"] == ENABLED:
@@ -87,8 +87,8 @@ class HostMaintenances(CloudDriver):
                 "stays": [_render_drained_server(server) for server in want["_planned"] if server.state == STAYS]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """End the drain if the state in *want* is enabled; otherwise begin it, and wait until it is complete.
-        Cancelling the operation ends only the wait, not the drain."""
+        """End the drain if the state in *want* is enabled; otherwise begin the drain, and wait until the drain is
+        complete. Cancelling the operation ends only the wait, not the drain."""
         name = have["name"]
         if want["state"] == ENABLED:
             drains.end_drain(caller, name)
@@ -121,6 +121,6 @@ def _maintenance(report: DrainReport) -> Document:
 
 
 def _render_drained_server(server: ServerOfDrain) -> Document:
-    """Return *server*, a server of a drained host, in the format of the v1 API: without its state, and without empty
-    fields."""
+    """Return *server*, a server of a drained host, in the format of the v1 API. The field state and empty fields are
+    left out."""
     return {name: value for name, value in server._asdict().items() if value and name != "state"}

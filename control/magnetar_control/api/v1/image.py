@@ -78,9 +78,9 @@ class CloudImages(CloudDriver):
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* without its source, and with the size as ``_size``. A sha512 checksum that
-        equals Glance's hash of the content is replaced by the stored checksum. Raises ``InvalidField`` for a source
-        other than an upload."""
+        """Return the desired state *want* without its source, and with the size as ``_size``. If the checksum in *want*
+        is the sha512 of the current content, the stored checksum is returned instead, so that this is no change. Raises
+        ``InvalidField`` for a source other than an upload."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -169,10 +169,10 @@ class CloudImages(CloudDriver):
 
     def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
-        """Yield *first* and the pieces *remaining*, the content of the image *have*, and compute its digest. After the
-        last piece, store the image's checksum (``said``) and the digest (``found``) in *digest*; raise
-        ``InvalidRequest`` if they differ. The image has the status ``saving`` from the first piece on, so its checksum
-        cannot change meanwhile."""
+        """Yield the content of the image *have*, which is *first* and the pieces *remaining*, and compute the digest of
+        this content. After the last piece, store the image's checksum (``said``) and the digest (``found``) in
+        *digest*; raise ``InvalidRequest`` if they differ. The image has the status ``saving`` from the first piece on,
+        so its checksum cannot change meanwhile."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         hasher = hashlib.new(algorithm)
@@ -195,8 +195,8 @@ class CloudImages(CloudDriver):
 def _may_use(caller: Caller, image: Document, open_visibilities: Collection[str]) -> bool:
     """Return whether the caller may use *image*, one of the images that the caller can see. Administrators can see the
     images of all projects; they may use those of their own project and those with a visibility in *open_visibilities*.
-    Other callers may use all that they see. *open_visibilities* contains community only for an image that the request
-    names by uuid, because any project can publish a community image with any name."""
+    Other callers may use all images that they can see. If the request names the image by name, *open_visibilities* must
+    not contain community, because any project can publish a community image with any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open_visibilities or not caller.context.is_admin
 
 

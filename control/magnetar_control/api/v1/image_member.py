@@ -59,8 +59,8 @@ class ImageMembers(CloudDriver):
         return str(image["id"]) if image else None
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with the uuid of the image, the id of the project, and the status; by
-        default, the status of *have*. Raises ``InvalidField`` for an unknown image or project."""
+        """Return the desired state *want* with the uuid of the image, the id of the project, and the status (by default
+        the current one, ``pending`` for a new member). Raises ``InvalidField`` for an unknown image or project."""
         image = self._image(caller, str(want["image"]))
         if image is None and is_uuid_key(str(want["image"])):
             raise InvalidField("image", "must be one that you may see", want["image"])

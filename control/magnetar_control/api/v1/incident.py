@@ -18,7 +18,7 @@ from .driver import CloudDriver
 
 class Incidents(CloudDriver):
     """The driver of the v1 API for incidents: failures of a host or of a whole cell, with the evacuation of the
-    servers. If the key is a host's name, it refers to the last incident of that host."""
+    servers. A key that is a host's name refers to the last incident of that host."""
 
     kind, makeable = Incident, False
 

@@ -71,8 +71,8 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
 
 
 class ProjectOperation(Operation):
-    """An operation: the execution of one request of the v1 API, which may continue after the request. It belongs to the
-    project and the user of the request."""
+    """An operation: the execution of one request of the v1 API, which may continue after the answer to the request is
+    sent. The operation belongs to the project and the user of the request."""
 
     def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
         context, self._timeout = caller.context, caller.settings.cell_timeout
@@ -83,8 +83,8 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the operation as waiting in this context, so that another operation may run in its place. A nested
-        context has no further effect."""
+        """Mark the operation as waiting in this context, so that another operation may run in its place. If the
+        operation is already marked, the context has no effect."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():
@@ -126,9 +126,9 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 class ProjectOperations(Operations):
     """The operations of all projects, with queues and a scheduler that is fair to projects.
 
-    At most *workers* operations run in parallel, and at most *share* of them belong to one project. Further operations
-    wait in a queue of their project, which has at most *queued* entries. While an operation waits for servers or
-    volumes, another one may run.
+    At most *workers* operations run in parallel, of each project at most *share*. Further operations wait in a queue of
+    their project, which has at most *queued* entries. While an operation waits for servers or volumes, another one may
+    run.
     """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
@@ -142,8 +142,8 @@ class ProjectOperations(Operations):
         self._turns = threading.Lock()
 
     def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
-        """Override ``Operations.begin``: start the operation, or put it into the queue of its project, and return it.
-        Raises ``TooManyRequests`` if too many operations of the project are waiting."""
+        """Override ``Operations.begin``: start *operation* with *function*, or put it into the queue of its project,
+        and return *operation*. Raises ``TooManyRequests`` if too many operations of the project are waiting."""
         with self._turns:
             waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
         if waiting >= self._most:

@@ -56,8 +56,8 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class ComputeServices(CloudDriver):
-    """The driver of the v1 API for compute services. Each host has one, which is enabled, disabled or removed with this
-    API, but not created."""
+    """The driver of the v1 API for compute services. Each host has one compute service. This API can enable, disable
+    and remove it, but not create it."""
 
     kind = ComputeService
 
@@ -135,21 +135,22 @@ def _hypervisors(caller: Caller) -> list[Document]:
 
 
 def _hosts(caller: Caller) -> list[Document]:
-    """Return the facts about each host that its agent reports, such as the hypervisor version. Only administrators may
-    call it."""
+    """Return, for each host, the facts that the host's agent reports, such as the hypervisor version. Only
+    administrators may call it."""
     return [{**row.info, "name": row.name} for row in hypervisors.list_host_rows(caller)]
 
 
 def _limits(caller: Caller) -> list[Document]:
-    """Return a list with one item: the quota limits of the caller's project, and its usage of some of them."""
+    """Return a list with one item: the quota limits of the caller's project, and the project's usage of some of the
+    limited resources."""
     most, used = quotas.show_quota_limits(caller)
     return [{"name": caller.context.project_name or caller.project, **{name: most[name] for name in MOST},
              **{f"{name}_used": used[name] for name in USED}}]
 
 
 def _migrations(caller: Caller) -> list[Document]:
-    """Return the newest migrations, each with its source host as ``host`` and its target host as ``peer``. Both are
-    empty for callers who may not see hosts."""
+    """Return the newest migrations, each with its source host as ``host`` and its target host as ``peer``. The two
+    fields are empty for callers who may not see hosts."""
     rows, _more = migrations.list_migrations(caller, {}, limit=MIGRATIONS)
     names = migrations.names_of_servers(caller, rows)
     hosts = caller.allows(migrations.HOSTS_OF_ALL)
@@ -188,8 +189,8 @@ class Cells(CloudDriver):
         return self.kind.check({"name": key, **want}, partial=True)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want*, without database_url if it does not change. Add a warning to the answer if
-        an existing cell gets a new database."""
+        """Return the desired state *want*, without database_url if the URL does not change. Add a warning to the answer
+        if an existing cell gets a new database."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
         if have:
@@ -276,7 +277,7 @@ class Capacities(CloudDriver):
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the capacity reports: GET /v1/capacity. The filter ``zone`` or ``aggregate`` selects one report;
-        without them, return all."""
+        without a filter, return all reports."""
         zone, aggregate = filters.pop("zone", None), filters.pop("aggregate", None)
         return [report.as_document() for report in capacity.list_room_reports(caller, zone, aggregate)]
 

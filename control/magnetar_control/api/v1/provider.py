@@ -21,7 +21,7 @@ from .driver import CloudDriver, missing_host_error
 
 class ResourceProviders(CloudDriver):
     """The driver of the v1 API for Placement's resource providers. Only administrators may use it. Each host has one
-    provider, which can be changed, but not created or removed, with this API."""
+    provider. This API can change it, but not create or remove it."""
 
     kind = ResourceProvider
 

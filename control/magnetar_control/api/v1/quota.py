@@ -22,8 +22,8 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class CloudQuotas(CloudDriver):
-    """The driver of the v1 API for quotas. Each project has one quota, which is changed or reset to the defaults, but
-    not created."""
+    """The driver of the v1 API for quotas. Each project has one quota. This API can change it or reset it to the
+    defaults, but not create it."""
 
     kind = Quota
     takes_id = False
@@ -33,7 +33,7 @@ class CloudQuotas(CloudDriver):
         return [self._of(caller, caller.project)]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return a list with one quota: GET /v1/quota. By default it is the quota of the caller's project;
+        """Return a list with one quota: GET /v1/quota. By default, return the quota of the caller's project;
         administrators may name another project with the filter ``name``."""
         name = filters.pop("name", None)
         return self.every(caller) if name is None else [self.find(caller, name)]

@@ -31,7 +31,7 @@ class StoragePools(CloudDriver):
 
 def _storage_pool(on_hosts: list[PoolOnHost], volumes: int, volumes_gb: int) -> Document:
     """Return one storage pool in the format of the v1 API. *on_hosts*: the reports of all hosts that have access to the
-    pool, at least one. *volumes*, *volumes_gb*: the number of its volumes, and their total size in GiB."""
+    pool, at least one. *volumes*, *volumes_gb*: the number of volumes in the pool, and their total size in GiB."""
     first = on_hosts[0]
     return {"id": first.id, "name": first.name, "type": first.kind, "identity": first.identity,
             "shared": first.shared, "total_gb": first.total_gb, "free_gb": first.free_gb, "volumes": volumes,

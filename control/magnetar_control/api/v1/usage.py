@@ -25,8 +25,8 @@ SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours":
 
 class Usages(CloudDriver):
     """The driver of the v1 API for usage (vCPU, memory and disk hours of servers). It reports the caller's project or,
-    for administrators, all projects. The parameters ``begin`` and ``end`` of a list request limit the period; the
-    default of both is the present time."""
+    for administrators, all projects. The parameters ``begin`` and ``end`` of a list request limit the period; if one is
+    missing, the present time is used."""
 
     kind, makeable, of_all_projects = Usage, False, True
 

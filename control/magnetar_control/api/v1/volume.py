@@ -42,8 +42,8 @@ def _alike(row: Mapping[str, Any]) -> Document:
 
 class Stored(CloudDriver):
     """The base class of the drivers of the v1 API for resources of the volume service: volumes, snapshots, backups and
-    transfers. *counted*: the resource type's name in the volume service, which is also the name of its quota, and the
-    name of the limit in Cinder's API."""
+    transfers. *counted*: two names: of the resource type in the volume service (also the name of its quota), and of the
+    limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True
@@ -56,8 +56,7 @@ class Stored(CloudDriver):
         raise NotImplementedError
 
     def store(self, caller: Caller) -> Any:
-        """Return the volume service's store of these resources, such as a ``VolumeStore``, which reads and writes them.
-        """
+        """Return the object of the volume service that reads and writes these resources, such as a ``VolumeStore``."""
         return getattr(caller.cloud.services.volume, self.counted[0])
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:
@@ -95,8 +94,8 @@ class Stored(CloudDriver):
         return have
 
     def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
-        """Check that the quota allows a new resource of *size* GiB. *have*: the resource that it replaces, which does
-        not count; ``None`` if there is none. Raises ``Conflict``."""
+        """Check that the quota allows a new resource of *size* GiB. *have*: the resource that the new one replaces,
+        which does not count; ``None`` if there is none. Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
         largest = limits["per_volume_gigabytes"]
         if self.counted[0] == "volumes" and 0 <= largest < size:
@@ -111,8 +110,9 @@ class Stored(CloudDriver):
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
     def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """Return the source of a new volume. *field*: its type: ``image``, ``snapshot`` or ``source_volume``. *id*: its
-        uuid. *statuses*: the allowed statuses. Raises ``InvalidField`` if it does not exist or has another status."""
+        """Return the source of a new volume. *field*: the type of the source: ``image``, ``snapshot`` or
+        ``source_volume``. *id*: its uuid. *statuses*: the allowed statuses. Raises ``InvalidField`` if the source does
+        not exist or has another status."""
         services = caller.cloud.services
         show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
         source = show(caller.context, id)
@@ -228,8 +228,9 @@ class CloudVolumes(Stored):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume *want* can be created: its source exists and fits into it, its pool exists, and the
-        quota allows it. *have*: the volume that *want* replaces, which must be removable; ``None`` if there is none."""
+        """Check that the volume *want* can be created: its source exists and is not larger than the volume, its pool
+        exists, and the quota allows the volume. *have*: the volume that *want* replaces, which must be removable;
+        ``None`` if there is none."""
         if have:
             self._check_removable(caller, have)
         size, least = want.get("size") or 0, 0

@@ -40,9 +40,9 @@ class VolumeTransfers(Stored):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: accept the transfer if *want* has the field ``accept``, its key. Otherwise
-        use a new driver object for the request, because the driver stores the key of a new transfer, and no other
-        request may read it."""
+        """Override ``CloudDriver.ensure``: accept the transfer if *want* has the field ``accept``, which contains the
+        transfer's auth_key. Otherwise use a new driver object for the request, because the driver object stores the
+        auth_key of a new transfer, and no other request may read this key."""
         operation.private = True
         if want is not None and "accept" in want:
             return self._accept(caller, key, self.kind.check(want, partial=True), dry_run)
@@ -62,8 +62,8 @@ class VolumeTransfers(Stored):
         return {**want, "volume": volume["id"] if volume else key}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume can be offered to other projects. *have*: the transfer that *want* replaces; if it
-        offers the same volume, nothing is checked."""
+        """Check that the volume can be offered to other projects. *have*: the transfer that *want* replaces; if *have*
+        offers the same volume as *want*, nothing is checked."""
         if is_uuid_key(want["volume"]) and not (have and have["volume"] == want["volume"]):
             self.store(caller).check(caller.context, want["volume"], no_snapshots=want["no_snapshots"])
 

@@ -27,8 +27,8 @@ from .identity_driver import embedded_identity
 
 
 class ApplicationCredentials(CloudDriver):
-    """The driver of the v1 API for application credentials. Users manage their own; administrators may also see and
-    remove credentials of other users, by id. A credential is created or removed, never changed."""
+    """The driver of the v1 API for application credentials. Users manage their own credentials; administrators may also
+    see and remove credentials of other users, by id. A credential is created or removed, never changed."""
 
     kind = ApplicationCredential
     takes_id = False
@@ -39,8 +39,8 @@ class ApplicationCredentials(CloudDriver):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: use a new driver object for each request, because the driver stores the
-        secret of the credential that it creates, and no other request may read it."""
+        """Override ``CloudDriver.ensure``: use a new driver object for each request, because the driver object stores
+        the secret of a new credential, and no other request may read this secret."""
         operation.private = True
         return CloudDriver.ensure(ApplicationCredentials(), caller, key, want, permissions, dry_run, operation)
 

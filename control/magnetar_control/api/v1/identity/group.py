@@ -47,8 +47,8 @@ class IdentityGroups(IdentityDriver):
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
         """Override ``IdentityDriver.complete_references``: convert ``users`` in *want* to the format of ``shown``, and
-        add ``_user_ids``, which maps each of them to the user's id. Raises ``InvalidField`` for an unknown user, and
-        ``OwnLogin`` if the change would take the role admin from the caller."""
+        add ``_user_ids``, which maps each entry of ``users`` to the user's id. Raises ``InvalidField`` for an unknown
+        user, and ``OwnLogin`` if the change would take the role admin from the caller."""
         current: dict[str, str] = have["_user_ids"] if have else {}
         domain_id = want["_domain_id"] or ""
         rows = lookup.find_users(connection, [key for key in want["users"] if key not in current], domain_id)

@@ -57,8 +57,9 @@ class IdentityDriver(AdministratorsDriver):
     and roles.
 
     *resource*: the resource type in the identity service. *in_domain*: whether names are unique within a domain;
-    otherwise they are unique in the cloud. *columns*: maps each field of the v1 API that needs no conversion to its
-    database column."""
+    otherwise names are unique in the cloud. *columns*: maps field names of the v1 API to names of database columns, for
+    all fields whose values need no conversion.
+    """
 
     resource: IdentityResource
     in_domain = True
@@ -129,8 +130,8 @@ class IdentityDriver(AdministratorsDriver):
 
     def given(self, key: str, want: Document) -> Document:
         """Return the desired state *want* after a check, completed by the *key* in the URL: an id, NAME or DOMAIN:NAME.
-        Adds ``_key`` and ``_renamed`` (whether *want* itself contains a name) for ``complete``. Raises
-        ``InvalidField``."""
+        Adds two keys that ``complete`` needs: ``_key`` (the id or name in *key*) and ``_renamed`` (whether *want*
+        itself contains a name). Raises ``InvalidField``."""
         domain_key, name = split_domain_key(key, self.in_domain)
         if domain_key is not None and want.setdefault("domain", domain_key) != domain_key:
             raise InvalidField("domain", "differs from the domain in the key of the request", want["domain"])
@@ -139,8 +140,9 @@ class IdentityDriver(AdministratorsDriver):
         return {**document, "_key": name, "_renamed": "name" in want}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with its references resolved. Raises ``InvalidField`` for an unknown domain,
-        and for a new name unless the URL contains the resource's id: a resource can be renamed only by id."""
+        """Return the desired state *want* with its references resolved. Raises ``InvalidField`` for an unknown domain.
+        Also raises ``InvalidField`` for a new name if the URL does not contain the resource's id, because a resource
+        can be renamed only by id."""
         identity, key, renamed = embedded_identity(caller, self.kind.noun), want["_key"], want["_renamed"]
         want = dict(want)
         if have is not None and (not renamed or want["name"] == have["id"]):
@@ -157,8 +159,9 @@ class IdentityDriver(AdministratorsDriver):
         return want
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to its id; ``None`` if the domain does not
-        exist and a dry run assumes that an earlier Ansible task creates it."""
+        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to its id. If the domain does not exist,
+        but a dry run assumes that an earlier Ansible task creates it, ``_domain_id`` is ``None``. Raises
+        ``InvalidField``."""
         key = want.get("domain")
         if have is not None and key in (None, have["domain"], have["domain_id"]):
             want.update(domain=have["domain"], _domain_id=have["domain_id"])
@@ -170,9 +173,9 @@ class IdentityDriver(AdministratorsDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Replace references in *want* to other resources, except its domain, by their names, and add their ids.
-        Subclasses with such references override this; the base class does nothing. *have*: the current state, ``None``
-        for a new resource."""
+        """For each reference in *want* to another resource (except the domain), set the field to the name of that
+        resource, and add its id. Subclasses with such references override this; the base class does nothing. *have*:
+        the current state, ``None`` for a new resource."""
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if have is None:
@@ -211,7 +214,7 @@ class IdentityDriver(AdministratorsDriver):
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
         """Remove the resource, unless this is a dry run, and return the result. If other resources still refer to it, a
-        dry run only adds a warning, because it assumes that these are removed before. Raises ``OwnLogin``,
+        dry run only adds a warning, because it assumes that those resources are removed first. Raises ``OwnLogin``,
         ``Forbidden``, ``Conflict``."""
         warnings: list[str] = []
         if have is not None:
@@ -223,9 +226,9 @@ class IdentityDriver(AdministratorsDriver):
 
     def check_removal(self, connection: Connection, caller: Caller, have: Document, warnings: list[str],
                       dry_run: bool) -> None:
-        """Check that the resource *have* can be removed. Raises ``OwnLogin`` if the caller's own login depends on it,
-        and ``Conflict`` or ``Forbidden`` if other resources refer to it. In a dry run, such references only add a text
-        to *warnings*."""
+        """Check that the resource *have* can be removed. Raises ``OwnLogin`` if the caller's own login depends on
+        *have*, and ``Conflict`` or ``Forbidden`` if other resources refer to *have*. In a dry run, such references only
+        add a text to *warnings*."""
         store = self.store(caller)
         check_own_scope(caller.context, self.kind.noun, have["id"], "remove")
         store.check_mutable(self.resource.row(connection, have["id"]))

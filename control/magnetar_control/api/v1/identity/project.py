@@ -64,8 +64,8 @@ class IdentityProjects(IdentityDriver):
         return {**super().body(want, names), **(want["properties"] if "properties" in names else {}), **parent}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Any) -> None:
-        """Override ``IdentityDriver.change``: also remove the properties that *want* does not contain; the identity
-        service removes a property whose value is null."""
+        """Override ``IdentityDriver.change``: also remove the properties that *want* does not contain, by sending null
+        as their value."""
         body = self.body({**want, "_parent_id": None}, names)
         if "properties" in names:
             body = {**dict.fromkeys(have["properties"]), **body}

@@ -76,9 +76,9 @@ class CloudRoleAssignments(AdministratorsDriver):
         return [_assignment(row, names) for row in rows]
 
     def _row(self, connection: Connection, caller: Caller, name: str, parts: Mapping[str, Any]) -> Row | None:
-        """Return the database row of the role, user, group, project or domain that *parts* names under *name*; ``None``
-        if it does not exist. *parts*: fields of an assignment, such as ``user`` and, for its domain, ``user_domain``.
-        """
+        """Return the database row of the resource in the field *name* (role, user, group, project or domain) of
+        *parts*; ``None`` if it does not exist. *parts*: the fields of an assignment, such as ``user`` and, for the
+        user's domain, ``user_domain``."""
         resource, key, domain_key = RESOURCES[name], parts[name], parts.get(f"{name}_domain")
         if domain_key is None:
             return lookup.find_referred(connection, resource, key, caller.context.project_domain_id)

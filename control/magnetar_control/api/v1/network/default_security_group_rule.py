@@ -120,7 +120,8 @@ def _checked(want: Document) -> Document:
 
 
 def _prefix(prefix: str | None) -> str | None:
-    """Return the CIDR *prefix*; ``None`` if it contains all addresses, which means the same as no prefix."""
+    """Return the CIDR *prefix*; ``None`` if *prefix* contains all addresses, such as 0.0.0.0/0, because a rule without
+    a prefix means the same."""
     return None if prefix in ANYWHERE else prefix
 
 

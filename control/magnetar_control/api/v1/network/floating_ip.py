@@ -116,9 +116,9 @@ class FloatingIps(Networking):
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
         """Find a Neutron port of a server that a router connects with the external network *network* (a uuid). Return
-        the port's uuid and one of its IPv4 addresses: *address*, or any if that is ``None``. *server*: the field of the
-        request that names the server, and the server's uuid. Raises ``InvalidField`` for this field if there is no such
-        port."""
+        the port's uuid and one of its IPv4 addresses: *address*, or any address if *address* is ``None``. *server*: the
+        field of the request that names the server, and the server's uuid. If there is no such port, raise
+        ``InvalidField`` for the field in *server*."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):
@@ -153,7 +153,7 @@ class FloatingIps(Networking):
 
 
 def _only(port: Row) -> str | None:
-    """Return the IPv4 address of *port* if it has exactly one, otherwise ``None``."""
+    """Return the IPv4 address of *port* if the port has exactly one IPv4 address, otherwise ``None``."""
     fixed = [fixed_ip["ip_address"] for fixed_ip in port["fixed_ips"] if ip_address(fixed_ip["ip_address"]).version
              == 4]
     return fixed[0] if len(fixed) == 1 else None

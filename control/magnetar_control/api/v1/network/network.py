@@ -186,14 +186,15 @@ def _check_names(want: Document) -> None:
 
 def _policy(want: Document) -> Document:
     """Return ``{"qos_policy_id": uuid}`` for the field ``qos_policy`` of *want*. Return an empty dict if *want* does
-    not have this field, or if it contains a name, because a dry run assumes that the policy will exist."""
+    not have this field, or if the field contains a name: a dry run then assumes that a policy with this name will
+    exist."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:
-    """Check that the quota allows another network and another subnet. *have*: a network that will be replaced, and
-    whose network and subnet do not count; ``None`` if there is none. Raises ``Conflict``."""
+    """Check that the quota allows another network and another subnet. *have*: the network that the new one replaces,
+    which does not count, like its subnet; ``None`` if there is none. Raises ``Conflict``."""
     for name in ("network", "subnet"):
         room = caller.cloud.services.network.room(caller.context, name)
         if room is not None and room + (have is not None) < 1:

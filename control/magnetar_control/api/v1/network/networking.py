@@ -32,8 +32,8 @@ NO_ENGINE = "This cloud has no engine of networks (setting ovn_northbound), and 
 
 def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
     """Return the rows of the network service that the caller may see. *plural*: the resource type, such as ``ports``.
-    *filters*: for each column, the accepted values. Raises ``Conflict`` if this cloud does not have the resource type,
-    because it does not use OVN."""
+    *filters*: for each column, the accepted values. Raises ``Conflict`` if the resource type does not exist in this
+    cloud, because the cloud does not use OVN."""
     store = caller.cloud.services.network.resources.get(plural)
     if store is None:
         raise Conflict(NO_ENGINE.format(plural))
@@ -49,14 +49,15 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
-    """Return the uuid of the resource that a request refers to by name or uuid. *kind*, *plural*: its type.
-    *field_and_key*: the field of the request, and the name or uuid in it. *usable*: a function that tells whether the
-    request may refer to a row.
+    """Return the uuid of the resource that a request refers to by name or uuid. *kind*, *plural*: the resource's type
+    in the v1 API and in the network service. *field_and_key*: the field of the request, and the name or uuid in it.
+    *usable*: a function that tells whether the request may refer to a row.
 
     If several resources have the name, those of the caller's project take precedence, then those shared with all
-    projects, then those shared with the caller's project. Thus no other project can redirect a name. Raises
-    ``InvalidField`` if there is none, or if the name is ambiguous. A dry run may assume that an earlier Ansible task
-    creates a missing resource; then return the name."""
+    projects, then those shared with the caller's project. Because of this order, no other project can redirect a name
+    to its own resource. Raises ``InvalidField`` if there is no such resource, or if the name is still ambiguous. A dry
+    run may assume that an earlier Ansible task creates a missing resource; then return the name.
+    """
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -78,13 +79,15 @@ def usable_by_project(caller: Caller) -> Callable[[Row], bool]:
 
 def resolve_network(caller: Caller, field: str, key: str) -> str:
     """Return the uuid of the network with the name or uuid *key*. The caller's project must be allowed to create ports
-    on it. *field*: the field of the request that refers to it, for the error. Raises ``InvalidField``."""
+    on this network. *field*: the field of the request that refers to the network, for the error. Raises
+    ``InvalidField``."""
     return resolve_reference(caller, Network, "networks", (field, key), usable_by_project(caller))
 
 
 def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return the desired state *want* with the uuid of its QoS policy in place of a name. The caller's project must own
-    the policy or share it, unless the current state *have* already has it. Raises ``InvalidField``."""
+    """Return the desired state *want* with the uuid of its QoS policy in place of a name. The policy must belong to the
+    caller's project or be shared with it, unless the current state *have* already has this policy. Raises
+    ``InvalidField``."""
     if want.get("qos_policy") in (None, (have or {}).get("qos_policy")):
         return want
     return {**want, "qos_policy": resolve_reference(
@@ -93,7 +96,7 @@ def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) ->
 
 def resolve_external_network(caller: Caller, field: str, key: str) -> str:
     """Return the uuid of the external network with the name or uuid *key*, for a floating IP or the gateway of a
-    router. *field*: the field of the request that refers to it, for the error. Raises ``InvalidField``."""
+    router. *field*: the field of the request that refers to the network, for the error. Raises ``InvalidField``."""
     return resolve_reference(caller, Network, "networks", (field, key), lambda row: row["external"])
 
 
@@ -102,8 +105,8 @@ class Networking(CloudDriver):
 
     *plural*: the network service's name of the resource type. *body*: the validator of a request to the network
     service. *held*: the field with a list of sub-resources that are replaced as a whole, such as the rules of a
-    security group; empty if there is none. *references*: the fields that refer to other resources, and contain uuids
-    after ``complete``.
+    security group; empty if no field has such a list. *references*: the fields that refer to other resources, and
+    contain uuids after ``complete``.
     """
 
     plural = ""
@@ -144,8 +147,8 @@ class Networking(CloudDriver):
 
     # Requests
     def values(self, want: Document, names: Iterable[str]) -> Document:
-        """Return the fields *names* of the desired state *want* as attributes of Neutron's API, without the field
-        ``held``."""
+        """Return the fields *names* of the desired state *want* as attributes of Neutron's API, without the field whose
+        name is in ``held``."""
         return {name: want[name] for name in names if name in want and name != self.held}
 
     def parts(self, want: Document, id: str | None) -> list[Any] | None:

@@ -45,8 +45,9 @@ class Ports(Networking):
         return {**want, "allowed_address_pairs": plain["allowed_address_pairs"]}
 
     def _addresses(self, caller: Caller, want: Document, have: Document | None) -> list[Document]:
-        """Return the fixed IPs in the desired state *want*, with uuids of subnets in place of names. A fixed IP that
-        matches one of the port's current fixed IPs (in *have*) is replaced by the current one, which has all values."""
+        """Return the fixed IPs in the desired state *want*, with uuids of subnets in place of names. If a desired fixed
+        IP matches one of the port's current fixed IPs (in *have*), return the current one, which has both subnet and
+        address."""
         unmatched, addresses = list(have["fixed_ips"] if have else ()), []
         for at, fixed_ip in enumerate(want["fixed_ips"]):
             wish = dict(fixed_ip)

@@ -28,7 +28,7 @@ USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max
 
 class QosPolicies(Networking):
     """The driver of the v1 API for QoS policies that belong to the caller's project or are shared with it. The field
-    ``rules`` of a request replaces all rules of the policy; without it, they stay unchanged."""
+    ``rules`` of a request replaces all rules of the policy; without this field, the rules stay unchanged."""
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 

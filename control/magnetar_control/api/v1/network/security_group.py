@@ -22,7 +22,7 @@ RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 
 class SecurityGroups(Networking):
     """The driver of the v1 API for security groups of the caller's project. The field ``rules`` of a request replaces
-    all rules of the group; without it, they stay unchanged."""
+    all rules of the group; without this field, the rules stay unchanged."""
 
     kind, plural, body, held = SecurityGroup, "security_groups", attributes.SECURITY_GROUP, "rules"
 
@@ -39,9 +39,9 @@ class SecurityGroups(Networking):
                                          for at in range(len(want["rules"])))}
 
     def _rule(self, caller: Caller, want: Document, have: Document | None, at: int) -> Document:
-        """Return the rule with the index *at* in the desired state *want*, in normal form and with uuids of groups. A
-        rule of a new group may refer to the group itself: then it contains the group's name. Raises ``InvalidField``.
-        """
+        """Return the rule with the index *at* in the desired state *want*, in normal form and with uuids of groups. If
+        a rule of a new group refers to the group itself, that rule contains the group's name in place of a uuid. Raises
+        ``InvalidField``."""
         path = f"rules[{at}]"
         rule = {"direction": "ingress", "ethertype": "IPv4", **want["rules"][at]}
         group = rule.pop("remote_group", None)
@@ -62,8 +62,8 @@ class SecurityGroups(Networking):
                 "remote_address_group": addresses, "description": checked.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Override ``Networking.predicted``: return the security group after the change, for a dry run. The rules of a
-        new group that refer to the group itself contain its name, because it has no uuid yet."""
+        """Override ``Networking.predicted``: return the security group after the change, for a dry run. Rules of a new
+        group that refer to the group itself contain the group's name, because the group has no uuid yet."""
         resource = super().predicted(caller, want, have)
         return resource if have or want.get("rules") is None else {**resource, "rules": want["rules"]}
 
@@ -72,8 +72,8 @@ class SecurityGroups(Networking):
         return any(remote not in (None, want["name"]) and not is_uuid_key(remote) for pair in named for remote in pair)
 
     def checked(self, want: Document) -> Document:
-        """Override ``Networking.checked``: add the uuid of a new group, ``_id`` in *want*. The driver chooses it before
-        the group exists, because rules may refer to it."""
+        """Override ``Networking.checked``: add the uuid of a new group, ``_id`` in *want*. The driver chooses this uuid
+        before the group exists, because the group's rules may refer to the group."""
         return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:

@@ -31,8 +31,9 @@ class Attached(CloudDriver):
     """The base class of the drivers of the v1 API for attachments of volumes, NICs and shares to servers. The key of an
     attachment is SERVER:RESOURCE, such as web1:data.
 
-    *other*: the field of an attachment that names the attached resource. *known_by*: the fields that are compared with
-    RESOURCE in a key."""
+    *other*: the field of an attachment that names the attached resource. *known_by*: the fields of an attachment in
+    which ``find`` looks for RESOURCE.
+    """
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -71,8 +72,8 @@ class Attached(CloudDriver):
             attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """Return the uuid of the server with the uuid or name *name*. If it does not exist, raise ``InvalidField``; a
-        dry run may assume that an earlier Ansible task creates it, and returns *name*."""
+        """Return the uuid of the server with the uuid or name *name*. If it does not exist, raise ``InvalidField``. A
+        dry run may assume that an earlier Ansible task creates the server; then return *name*."""
         row = SERVERS.row(caller, name)
         if row is None:
             refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
@@ -115,8 +116,8 @@ class VolumeAttachments(Attached):
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
         """Return the desired state *want* of an attachment whose volume replaces another one: the field ``replaces``
-        becomes the uuid of the old volume, and device and tag are taken from its attachment. Raises ``InvalidField``.
-        """
+        becomes the uuid of the old volume, and the fields device and tag are taken from the old volume's attachment.
+        Raises ``InvalidField``."""
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
             refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),
@@ -134,10 +135,10 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume and the requested device name are free, because Nova's API would silently choose
-        another name. *have*: the attachment that *want* replaces, which must not be the root disk. If ``replaces`` in
-        *want* names another volume, check instead that the volumes may be swapped. Raises ``InvalidField``,
-        ``Conflict``."""
+        """Check that the volume can be attached and that the requested device name is free. The name is checked because
+        Nova's API would silently choose another one. *have*: the attachment that *want* replaces, which must not be the
+        root disk. If ``replaces`` in *want* names another volume, check instead that the volumes may be swapped. Raises
+        ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server

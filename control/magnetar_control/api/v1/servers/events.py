@@ -68,8 +68,8 @@ def _create_image(server: ServerActions, row: ServerRow, args: Document) -> str:
 
 
 class CreateBackupArguments(CreateImageArgs):
-    """The arguments of the event ``create_backup``, which creates an image of a server and deletes old images of this
-    kind."""
+    """The arguments of the event ``create_backup``, which creates a backup image of a server and deletes the server's
+    oldest backups of the same type."""
 
     backup_type = Field(Text(0, 255), "Of which kind it is, such as daily: backups are counted by it.", required=True)
     rotation = Field(Integer(0), "How many of the server's backups of this kind are kept; older ones are deleted when "
@@ -124,8 +124,8 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
                         operation: Operation) -> Document:
     """Run an event on the server *key*, and wait until it ends. An event is an action that does not belong to the
     server's desired state, such as a reboot. *sent*: the request, with ``event``, ``args`` and ``request_id``. Return
-    the result, with the server as ``resource``. If an earlier request with the same id has started the action, only
-    wait for its end. Raises ``InvalidField``, ``NotFound``, ``Failed``."""
+    the result, with the server as ``resource``. If an earlier request with the same id has already started the event,
+    only wait for its end. Raises ``InvalidField``, ``NotFound``, ``Failed``."""
     name = str(sent["event"])
     if isinstance(driver, CloudServers) and name == FORCE_DELETE:
         return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
@@ -163,8 +163,8 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
 
 
 def _within(caller: Caller, key: str) -> Caller:
-    """Return *caller*, with the project replaced by the server's project if an administrator names a server of another
-    project by uuid. *key*: the uuid or name of the server."""
+    """Return *caller*. But if an administrator names a server of another project by uuid, return a copy of *caller* in
+    the project of that server. *key*: the uuid or name of the server."""
     located_server = servers.find_server_row(caller.cloud.store,
                                              key.lower()) if caller.context.is_admin and is_uuid_key(key) else None
     if located_server is None or located_server[1].project_id == caller.project:

@@ -68,7 +68,8 @@ class CloudServers(CloudDriver):
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the servers of the project. The filter ``all_projects``, for administrators, returns the servers of
-        all projects. Soft-deleted servers are included only if the filters contain their status or a uuid."""
+        all projects. Soft-deleted servers are included only if the filters contain the status of soft-deleted servers
+        or the uuid of a server."""
         each = compute.list_all_servers if filters.pop(ALL_PROJECTS, False) else compute.list_project_servers
         named = power.status_word(power.SOFT_DELETED) in filters.get("status", ()) or "id" in filters
         return _render_servers(caller, each(caller, soft_deleted=named))
@@ -110,14 +111,14 @@ class CloudServers(CloudDriver):
         return server
 
     def public(self, resource: Document) -> Document:
-        """Override ``CloudDriver.public``: return the server without internal keys, also in its NICs.
-        ``block_device_mapping`` is always empty, because it only describes how the server was created."""
+        """Override ``CloudDriver.public``: return the server without internal keys, also in its NICs. In the result,
+        ``block_device_mapping`` is always empty, because this field only describes how the server was created."""
         return {**{name: value for name, value in resource.items() if name in server_view.SHOWN},
                 "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
-        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs. Its image is a
-        uuid, or a name if the uuid is not known."""
+        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs. The field for the
+        image contains the image's uuid, or its name if the uuid is not known."""
         image = resource.get("image")
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
@@ -302,8 +303,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server *have* can move to *place*, a host that may be in another cell. Do nothing if it is in the
-    server's cell. Raises the error that makes the move impossible."""
+    """Check that the server *have* can move to *place*, a host that may be in another cell. Do nothing if *place* is in
+    the server's cell. If the move is impossible, raise an error with the reason."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, place):
         return
@@ -325,15 +326,15 @@ def _row_to_be(caller: Caller, new_servers: NewServers,
 
 
 class _ServerChange(CloudChange):
-    """A request that creates or changes one server, or predicts this in a dry run. If the client repeats the request,
-    it gets the result of the first execution."""
+    """A request that creates or changes one server, or, in a dry run, only predicts the result. If the client repeats
+    the request, it gets the result of the first execution."""
 
     driver: CloudServers
 
     def run(self, have: Document | None) -> Result:
         """Create the server, or change it if its current state *have* is not ``None``, and return the result. If an
-        earlier request with the same id has already made the change, return the steps of that request. If its build has
-        failed, remove the server and raise the error."""
+        earlier request with the same id has already made the change, return the steps of that request. If that request
+        has created the server and the build has failed, remove the server and raise the error."""
         if have is None:
             return super().run(None)
         keys = [] if self.dry_run else self._asked(have["id"])
@@ -349,7 +350,7 @@ class _ServerChange(CloudChange):
 
     def _asked(self, id: str) -> list[str]:
         """Return the keys of the actions that an earlier request with the same request id has queued for the server
-        *id*; an empty list if there are none or the server is gone."""
+        *id*; an empty list if that request has queued none, or the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []
@@ -359,7 +360,8 @@ class _ServerChange(CloudChange):
 
 def _recreated(want: Document, have: Document) -> Document:
     """Return the desired state *want* for a new server that replaces *have*. If the request does not change the NICs,
-    they keep their addresses, or the existing ports that the user has created; other NICs get new MAC addresses."""
+    the new server gets the same NICs: those on a port that the user has created keep this port, the others get new
+    ports with the same addresses, but new MAC addresses."""
     if want["networks"] is not have["networks"]:
         return want
     return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}
@@ -377,7 +379,8 @@ def _render_servers(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:
-    """Return a function that returns the name of an image, by its uuid. It queries each image only once."""
+    """Return a function that takes the uuid of an image and returns the image's name. The function queries each image
+    only once."""
     @functools.cache
     def name(id: str) -> str:
         image = caller.cloud.services.image.show(caller.context, id)

@@ -31,8 +31,8 @@ LIMIT, NIC_LIMIT = 3600.0, 60.0
 
 
 def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
-    """Find the server *id* in the cells, and return the database of its cell and its row; ``None`` if the caller's
-    project has no such server."""
+    """Find the server *id* in the cells, and return the database of its cell and the server's row; ``None`` if the
+    caller's project has no such server."""
     store = caller.cloud.store
     for _again in range(2):  # a lookup may miss a server that is moving from cell0 to its cell
         located_server = servers.find_server_row(store, id)
@@ -42,9 +42,9 @@ def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
 
 
 def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Callable[[Any, Any], bool]) -> Any:
-    """Wait until *done* returns true for the server *id*, and return its row; ``None`` if the server is gone. *done*: a
-    function of the cell's database and the server's row. *late*: the end of the message of ``TimedOut``. Raises
-    ``Cancelled`` if the operation is cancelled, ``TimedOut`` after ``LIMIT`` seconds."""
+    """Wait until *done* returns true for the server *id*, and return the server's row; ``None`` if the server is gone.
+    *done*: a function of the cell's database and the server's row. *late*: the end of the message of ``TimedOut``.
+    Raises ``Cancelled`` if the operation is cancelled, ``TimedOut`` after ``LIMIT`` seconds."""
     watch, deadline = caller.cloud.watch, time.monotonic() + LIMIT
     watched_database, stamp = None, None
     with ExitStack() as stack:
@@ -65,8 +65,9 @@ def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Cal
 
 def wait_until_idle(caller: Caller, id: str, operation: Operation,
                     done: Callable[[Any, Any], bool] | None = None) -> Any:
-    """Wait until the server *id* has no task_state, and return its row; ``None`` if the server is gone. *done*: a
-    further condition, a function of the cell's database and the server's row. Raises ``Cancelled``, ``TimedOut``."""
+    """Wait until the server *id* has no task_state, and return the server's row; ``None`` if the server is gone.
+    *done*: a further condition, a function of the cell's database and the server's row. Raises ``Cancelled``,
+    ``TimedOut``."""
     late = f"has been busy for {LIMIT:.0f} s; look at its task_state and its actions."
     return _awaited(caller, id, operation, late, lambda database, row: (
         row.task_state is None and row.vm_state != BUILDING and (done is None or done(database, row))))
@@ -173,8 +174,8 @@ def _migrate(server: ServerActions, args: Document) -> None:
 
 
 def _security_groups(server: ServerActions, args: Document) -> None:
-    """Change the security groups of the server's ports from ``have`` to ``want`` in *args*: first add groups, then
-    remove others."""
+    """Change the security groups of the server's ports from the groups in ``have`` to those in ``want``, both keys of
+    *args*: first add groups, then remove others."""
     for key in args["want"]:
         if key not in args["have"]:
             security_groups.add_server_security_group(server.caller, server.target, key)

@@ -28,7 +28,8 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
 
     The agent plans the steps up to the first action that changes more than the power state. Later actions would start
     from a state that the host does not have yet, so this function predicts their steps. If the agent does not answer,
-    it predicts all steps, and adds a warning to the answer. Raises the errors with which the agent refuses the change.
+    this function predicts all steps, and adds a warning to the answer. If the agent refuses the change, raise the
+    agent's error.
     """
     host = caller.cloud.hosts.get(have["_host"])
     try:
@@ -49,8 +50,8 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     """Yield the steps of each of *actions*. The agent plans them, in one dry run for each action.
 
     Because a dry run changes nothing, the request for each action also contains the fields of the previous actions, and
-    the agent's plan must begin with their steps; only the steps after them are yielded. If a plan begins differently,
-    the steps of this action and of all later ones are predicted without the agent.
+    the agent's plan must begin with the steps of those actions; only the further steps are yielded. If a plan begins
+    differently, the steps of its action and of all later actions are predicted without the agent.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

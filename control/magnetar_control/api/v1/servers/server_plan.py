@@ -120,7 +120,7 @@ def steps_of_actions(actions: Iterable[PlannedAction], want: Document, have: Doc
 
 def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
     """Return the steps that past actions, with the keys *keys*, have probably done until the server reached the state
-    *have*. The state before them is reconstructed from *keys*, as far as possible."""
+    *have*. The state before these actions is reconstructed from *keys*, as far as possible."""
     first = (desired_power(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
     initial = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
                "power": next(first, have["power"]),
@@ -182,16 +182,16 @@ def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
 
 
 def _check_shelved(want: Document, have: Document, changes: bool) -> None:
-    """Raise ``Conflict`` if a server that is shelved, and must stay shelved, would be changed. *changes*: whether NICs
-    change or a rebuild is requested."""
+    """Raise ``Conflict`` if *want* changes a server that is shelved and stays shelved. *changes*: whether NICs change
+    or a rebuild is requested."""
     if changes or any(want[name] != have[name] for name in ("flavor", "rescue", "metadata", "tags")):
         raise Conflict(f"Server {want['name']!r} is shelved. Unshelve it first (ask for power running), then change "
                        "it.")
 
 
 def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
-    """Yield the action that unshelves the server if it is shelved and must not stay so. Return the power state and the
-    host (``None``: no host) after that. A server without a host goes to the requested host."""
+    """Yield the action that unshelves the server, if it is shelved and *want* has another power state. Return the power
+    state and the host (``None``: no host) after that. A server without a host is unshelved on the requested host."""
     power, place = have["power"], have["_host"]
     if power != SHELVED or want["power"] == SHELVED:
         return power, place
@@ -228,9 +228,9 @@ def _started(power: str) -> Generator[PlannedAction, None, str]:
 
 
 def _resize(want: Document, have: Document, power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions that resize the server, including a stop if that is necessary. *power*: the power state before.
-    Return the power state after that. Raises ``Conflict`` if the server must be stopped and the request does not allow
-    it."""
+    """Yield the actions that resize the server, including a stop if that is necessary. *power*: the power state before
+    the resize. Return the power state after the resize. Raises ``Conflict`` if the server must be stopped and the
+    request does not allow it."""
     if power != OFF and want["power"] != OFF and not have.get("allow_reboot"):
         raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
                        "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "
@@ -242,7 +242,7 @@ def _resize(want: Document, have: Document, power: str) -> Generator[PlannedActi
 
 def power_actions(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
     """Yield the actions that change the power state from *power* to the one in *want*. A server with the status error
-    that must run is rebooted."""
+    is rebooted if *want* requires that it runs."""
     if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
         yield PlannedAction("reboot", {"type": "hard"})
     else:
@@ -266,8 +266,9 @@ def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Documen
     """Match the requested NICs *wishes* with the server's *nics*, by network, port, MAC and requested address. Return
     two lists: the server's NICs that match no request, and the requested NICs that match no NIC.
 
-    Requested NICs that name a port are matched first. NICs with a port that existed before its attachment are matched
-    last."""
+    Requested NICs that name a port are matched first. Of the server's NICs, those on ports that were created by a user
+    (not for the server) are matched last.
+    """
     unmatched_nics = sorted(nics, key=lambda nic: not nic.get("_made", True))
     more = []
     for wish in sorted(wishes, key=lambda nic: not nic.get("_port")):

@@ -74,7 +74,7 @@ def access_addresses(want: Document) -> Document:
 
 
 def with_port_ids(caller: Caller, desired: Document) -> Document:
-    """Return the desired state *desired* with the names of existing ports in its NICs replaced by uuids, because NICs
+    """Return the desired state *desired* with uuids in place of the names of existing ports in its NICs, because NICs
     are compared by the uuids of ports."""
     networks = [{**nic, "port": port["id"]} if nic.get("port") and not is_uuid_key(nic["port"]) and (
         port := PORTS.find(caller, nic["port"])) else nic for nic in desired.get("networks") or ()]
@@ -93,15 +93,15 @@ class _References:
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
         """Return the resource with the uuid or name *name*. *driver*: the driver of its type. If it does not exist,
-        raise ``InvalidField`` for *field*; a dry run may assume that an earlier Ansible task creates it, and returns
-        ``None``."""
+        raise ``InvalidField`` for *field*; a dry run may assume that an earlier Ansible task creates the resource; then
+        return ``None``."""
         resource = driver.referred(self.caller, name, field)
         self.assumed |= resource is None
         return resource
 
     def flavor(self, requested: Any) -> tuple[Document, str]:
-        """Return the *requested* flavor (a name, an id, or a dict of sizes) as a dict of its name and sizes, and its
-        id. Raises ``InvalidField``."""
+        """Return the *requested* flavor as a pair: a dict of its name and sizes, and its id. *requested*: a name, an
+        id, or a dict of sizes. Raises ``InvalidField``."""
         mine: Document = self.have["flavor"] if self.have else {}
         if isinstance(requested, dict):
             sizes = {**dict.fromkeys(SIZES[3:], 0), **{
@@ -210,8 +210,9 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return the names and the keys of the *requested* security groups. If *requested* is ``None`` or means the
-        same groups, or if the server has no NICs, return the server's groups. Raises ``InvalidField``."""
+        """Return the names and the keys of the *requested* security groups. If *requested* is ``None`` or contains the
+        server's current groups, or if an existing server has no NICs, return the server's current groups. Raises
+        ``InvalidField``."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
@@ -229,7 +230,7 @@ class _References:
 
     def blocks(self, requested: list[Document]) -> list[Document]:
         """Return the *requested* block devices with uuids in place of names. If they match the server's current block
-        devices, add the values that the request omits. Raises ``InvalidField``."""
+        devices, the values that the request omits are taken from those. Raises ``InvalidField``."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])
@@ -295,8 +296,8 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
     """Convert a requested NIC to the format of Nova's ``networks``: {port} or {uuid, fixed_ip}, each with the tag.
-    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first; a NIC
-    with one of them is requested by its network only. Raises ``InvalidField`` if *nic* has a MAC address."""
+    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first; the
+    result omits these, and names the network of the NIC. Raises ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:

@@ -51,11 +51,10 @@ def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -
 
 def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: bool, password: bool,
                   floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the server *row* in the format of the v1 API. ``CloudServers.public`` removes the keys for plans, which
-    begin with ``_``. *image_name*: a function that returns an image's name by its uuid. *floating*: maps (MAC, fixed
-    address) to a floating IP. *on_host*: include the host, and the server's name there. *password*: include the
-    encrypted password of the guest.
-    """
+    """Return the server *row* in the format of the v1 API. Keys that begin with ``_`` are for planning changes;
+    ``CloudServers.public`` removes them. *image_name*: a function that returns an image's name by its uuid. *floating*:
+    maps (MAC, fixed address) to a floating IP. *on_host*: include the host, and the server's name there. *password*:
+    include the encrypted password of the guest."""
     row = row.undecoded()
     flavor, fault, block_devices = row.flavor, row.fault, row.request.get("blocks") or []
     of_image = (row.image.get("properties") or {}).get("block_device_mapping") or ""
@@ -101,8 +100,8 @@ def _of_clouds(row: ServerRow) -> Document:
 
 
 def _hardware(row: ServerRow) -> Document:
-    """Return the virtual hardware that the server's flavor and image request; an empty dict if they are invalid,
-    because then the build fails."""
+    """Return the virtual hardware that the server's flavor and image request; an empty dict if flavor or image is
+    invalid, because the build of such a server fails."""
     with contextlib.suppress(InvalidField):
         return requested_hardware(row.flavor, row.image)
     return {}
