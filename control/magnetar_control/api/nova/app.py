@@ -46,16 +46,17 @@ class ComputeApplication(Application):
 
     def streams(self, method: str, path: str) -> bool:
         """Override ``Application.streams``: return whether the handler reads the request body piece by piece. Only the
-        handler of the agents' own protocol does."""
+        handler of the agents' own protocol does this."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
         """Override ``Application.way``: return the ``Way`` of a request, which decides whether it runs in the event
         loop or in a thread.
 
-        Requests that may wait for hosts get ``WAIT``. With the embedded identity service, short GET requests get
-        ``TURN``; if all databases are SQLite too, they get ``ALONE`` with a query string and ``HERE`` without. All
-        other requests get ``THREAD``.
+        Requests that may wait for hosts get ``WAIT`` (a separate thread pool). With the embedded identity service,
+        short GET requests get ``TURN`` (a few threads). If, in addition, all databases are SQLite, short GET requests
+        get ``ALONE`` (one thread) with a query string and ``HERE`` (the event loop) without. All other requests get
+        ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
@@ -140,9 +141,9 @@ class ComputeApplication(Application):
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
-        """Remove the project id with which *subpath*, the path after the version, may begin, and return the path of the
-        operation, such as ``/servers``. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` for a
-        project id other than the token's."""
+        """Return the path of the operation, such as ``/servers``: *subpath* (the path after the version) without the
+        project id with which it may begin. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` for
+        a project id other than the token's."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id
@@ -157,8 +158,8 @@ class ComputeApplication(Application):
 
     def _found(self, request: Request, path: str, version: int) -> Call:
         """Find the API operation for the request's method, *path* and microversion, and return it as a ``Call``. For a
-        server action, the action's name in the body also counts. *version*: the minor version. Raises ``NotFound``,
-        ``InvalidRequest``, or ``Fault`` 405."""
+        server action, the action's name in the body selects the operation. *version*: the minor version. Raises
+        ``NotFound``, ``InvalidRequest``, or ``Fault`` 405."""
         methods = self.router.find(path)
         if not methods:
             raise NotFound("The resource could not be found.")
@@ -200,8 +201,8 @@ class ComputeApplication(Application):
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
         """Return the answer of an operation whose server is in a cell that does not respond, from the data in the API
-        database only. Raises *error* if it has another cause, if the operation has no such answer, or if the API
-        database does not know the server."""
+        database only. Raises *error*, with which the operation has failed, if it has another cause, if the operation
+        has no such answer, or if the API database does not know the server."""
         if not is_database_unreachable(error):
             raise error
         mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])

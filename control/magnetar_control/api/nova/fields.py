@@ -36,8 +36,8 @@ class ListFilter:
 
     *names*: the parameters, separated by blanks. *add*: a function that adds the filter to the list request; its
     arguments are the list request, the field's column and the checked value. *value*: the validator of the parameter.
-    *everyone*: the first minor version at which callers other than administrators may use the parameters; before, their
-    parameters are ignored.
+    *everyone*: the first minor version at which callers other than administrators may use the parameters; in earlier
+    versions, the parameters have no effect for these callers.
     """
 
     names: str
@@ -137,16 +137,17 @@ class Body(Value):
                 field_value in value.items()}
 
     def _rule_of_unknown(self, name: Any, fields: Mapping[str, ApiField]) -> str:
-        """Return the error text for the unknown field *name*: it lists the versions that have the field, or else the
-        names in *fields*, which are the fields of the requested version."""
+        """Return the error text for the unknown field *name*: it lists the versions that have the field, or if no
+        version has it, the names in *fields* (the fields of the requested version)."""
         spans = [f"2.{field.since} and later" if field.until >= NEWEST else f"2.{field.since} to 2.{field.until}"
                  for field in self.fields if field.wire == name]
         return f"is a field of microversions {', '.join(spans)}; leave it out" if spans else unknown_field_rule(
             name, fields, ())
 
     def likeness(self, value: Any) -> int:
-        """Return a score of how well *value* fits this validator. It is used to choose the best of several validators
-        for an error. 0 if *value* is not an object, otherwise higher the more fields of this body it has."""
+        """Return a score of how well *value* fits this validator. If *value* matches none of several validators, the
+        error comes from the validator with the highest score. The score is 0 if *value* is not an object; it grows with
+        the number of this body's fields in *value*."""
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
@@ -158,8 +159,8 @@ class Body(Value):
 
 
 def _trimmed(field: ApiField, value: Any) -> Any:
-    """Return *value* without leading and trailing blanks if *field* is ``name``, otherwise unchanged. Used for versions
-    such as Nova's ``/v2``, which accept such blanks."""
+    """Return *value* without leading and trailing blanks if *field* is ``name``, otherwise unchanged. Used for API
+    versions such as Nova's ``/v2``, which accept names with such blanks."""
     return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 
@@ -169,8 +170,8 @@ class Shape(NamedTuple):
 
     *empty*: a dict with all keys that are always shown; it is copied for each row. *names*: the fields whose value is
     the column's value; *plain*: a function that returns these values of a row. *made*: other fields, each with the
-    function that makes its value. *optional*: fields that are not always shown, each with that function and a
-    condition. *columns*: all columns that the answer needs.
+    function that makes its value. *optional*: fields that are not always shown, each with the function that makes its
+    value, and a function that tells whether it is shown. *columns*: all columns that the answer needs.
     """
 
     empty: dict[str, Any]
@@ -183,7 +184,8 @@ class Shape(NamedTuple):
 
 class Fields:
     """The declaration of all fields of one resource type in the API. *rows*: one ``ApiField`` for each field and range
-    of versions. *mapping*: the resources are mappings, so a column is a key instead of an attribute."""
+    of versions. *mapping*: whether a resource is a mapping, whose keys are the columns; otherwise its attributes are
+    the columns."""
 
     def __init__(self, *rows: ApiField, mapping: bool = False) -> None:
         clash = [field.wire for at, field in enumerate(rows) for two in rows[at + 1:] if field.clashes(two)]
@@ -275,7 +277,8 @@ class Fields:
 
 
 class View:
-    """A converter of rows of one resource type to JSON, for one caller and version. It is used for one answer."""
+    """A converter of rows of one resource type to JSON, for one caller and version. Each answer needs a new ``View``.
+    """
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
@@ -315,7 +318,7 @@ class View:
 @contextmanager
 def field_errors_below(key: str) -> Iterator[None]:
     """In this context, prefix the field name in each ``InvalidField`` error with *key*, such as ``server``, because the
-    code in the context checks only this part of the body."""
+    code in the context checks only the object under this key of the request body."""
     try:
         yield
     except InvalidField as error:

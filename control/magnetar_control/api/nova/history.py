@@ -12,7 +12,7 @@ from enum import Enum
 
 class Gate(Enum):
     """The changes of behaviour of the Compute API. Each member has the first microversion with the new behaviour (53
-    for 2.53), and a description of it."""
+    for 2.53), and a description of this behaviour."""
 
     DELETE_ON_TERMINATION = 3, "Servers show of their volumes whether these are deleted with them."
     FLAVOR_ACCESS_PRIVATE_ONLY = 7, "Access to a public flavor is refused with 409."

@@ -83,8 +83,8 @@ def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any
 
 
 def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
-    """Return a dict with all shown fields for each of *hosts*. Since the version ``Gate.HYPERVISOR_UPTIME`` they
-    include the uptime, before that the sizes and the CPU information."""
+    """Return a dict with all shown fields for each of *hosts*. Since the version ``Gate.HYPERVISOR_UPTIME`` the dicts
+    include the uptime; in earlier versions they include the sizes and the CPU information instead."""
     up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
     loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
         call, [host.row.name for host in hosts])
@@ -135,7 +135,7 @@ def _list_detail(call: Call) -> dict[str, Any]:
 def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
             services: Sequence[Service]) -> dict[str, Any]:
     """Return the answer ``{"hypervisors": documents}`` for one page of hypervisors, with a link to the next page if
-    there may be one. *path*: the path of this link. *services*: the compute services of the page."""
+    this page is full. *path*: the path of the link. *services*: the compute services of the page."""
     answer: dict[str, Any] = {"hypervisors": documents}
     if page.limit is not None and len(documents) >= page.limit > 0:
         answer["hypervisors_links"] = next_link(call, path,

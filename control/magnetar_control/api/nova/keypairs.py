@@ -52,8 +52,8 @@ def handle_list_keypairs(call: Call) -> dict[str, Any]:
 
 
 def handle_create_keypair(call: Call) -> dict[str, Any]:
-    """Store a public key, or (until 2.91, without one) generate a key pair, and return the key pair: POST
-    /os-keypairs."""
+    """Create a key pair from the public key in the body, and return it: POST /os-keypairs. Until 2.91, the key pair is
+    generated if the body has no public key."""
     with field_errors_below("keypair"):
         made = keypairs.create_keypair(call, **FIELDS.arguments(call.body))
     return {"keypair": View(call, FIELDS, "create").document(made)}

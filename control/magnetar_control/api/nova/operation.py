@@ -36,9 +36,10 @@ class Query:
 
 
 def by_use_case(call: Call) -> Any:
-    """Handle a request by calling the operation's use case, a function that checks the policy and does the work. Its
-    arguments are the server, the other parameters in the URL, and those that ``ApiOperation.given`` returns. Return the
-    result as ``ApiOperation.shown`` converts it; ``None`` without ``shown``."""
+    """Handle a request by calling the operation's use case, a function that checks the policy and does the work. The
+    use case gets the server, the other parameters in the URL, and the keyword arguments that ``ApiOperation.given``
+    returns. Return its result after conversion by ``ApiOperation.shown``; ``None`` if the operation has no ``shown``.
+    """
     operation = call.operation
     words = [call.target if name == "server_id" else param for name, param in call.params.items()]
     use_case_result = operation.use(call, *words, **operation.given(call))
@@ -125,7 +126,7 @@ def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
 
 class Call(Caller):
     """One request to the Compute API: the caller, the operation, the URL parameters, the query, the body and the
-    microversion. Handlers get it as their argument."""
+    microversion. Each handler gets a ``Call`` as its argument."""
 
     __slots__ = ("body", "operation", "params", "query", "request", "shapes", "target", "version")
 
@@ -158,8 +159,8 @@ class Call(Caller):
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
 
     def at(self, gate: Gate) -> bool:
-        """Return whether the behaviour of *gate* applies: the requested microversion is its first version or a later
-        one."""
+        """Return whether the behaviour of *gate* applies: the requested microversion is the first version of *gate* or
+        a later one."""
         return self.version >= gate.version
 
     def read(self) -> None:

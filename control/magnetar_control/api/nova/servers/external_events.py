@@ -32,8 +32,9 @@ def _parse_events(call: Call) -> dict[str, Any]:
 
 
 def _render_events(call: Call, codes: Sequence[int]) -> Answer:
-    """Return the answer to a request with external events: each event of the body with its result in *codes*, HTTP
-    statuses in the same order. The status of the answer is 207 if some events had no effect, otherwise 200."""
+    """Return the answer to a request with external events: each event of the request body, with its result. *codes*:
+    the results, as HTTP statuses in the order of the events. The status of the answer is 207 if some events had no
+    effect, otherwise 200."""
     events = [{**event, "code": code, "status": "completed" if code == TAKEN else "failed"}
               for event, code in zip(call.body["events"], codes, strict=True)]
     return Answer({"events": events}, 200 if {*codes} == {TAKEN} else 207)

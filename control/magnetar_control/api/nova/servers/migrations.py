@@ -79,8 +79,8 @@ def _running(call: Call, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
-    """Return the migration *row* for the answer, with its progress in bytes. The agent reports one sum for memory and
-    disks; it is shown as memory."""
+    """Return the migration *row* for the answer, with its progress in bytes. The agent reports one sum of memory and
+    disks; the answer shows this sum as memory, and 0 for disks."""
     progress = row.progress or {}
     total, done = int(progress.get("total") or 0), int(progress.get("done") or 0)
     remaining = progress.get("remaining")

@@ -74,8 +74,8 @@ def _evacuation(call: Call) -> dict[str, Any]:
 
 
 def _tells(call: Call) -> bool:
-    """Return whether the answer to an evacuation contains the new admin password. This depends on the settings and the
-    version."""
+    """Return whether the answer to an evacuation contains the new admin password. This depends on the setting
+    ``enable_instance_password`` and the version."""
     return call.settings.enable_instance_password and not call.at(Gate.EVACUATION_ANSWERS_NOTHING)
 
 
@@ -109,8 +109,8 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """A validator that changes at the version of *gate*: before, it accepts any value; since then, null or a value that
-    *value* accepts."""
+    """A validator that changes at the version of *gate*: at earlier versions it accepts any value; from that version
+    on, only null or a value that *value* accepts."""
 
     def __init__(self, gate: Gate, value: Value) -> None:
         self.gate, self.value = gate, value

@@ -64,9 +64,9 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
 
 
 def ensure_admin_password(server_body: dict[str, Any], shown: bool) -> str | None:
-    """Return the admin password in *server_body*; ``None`` if it has none and *shown* is false. If the answer will show
-    the password to the caller (*shown*) and the body has none, generate one and add it to the body. Without *shown*
-    none is generated: the guest agent would set a password that nobody knows, and lock out the guest's users."""
+    """Return the admin password in *server_body*. If it has none and the answer will show the password to the caller
+    (*shown*), generate a password and add it to *server_body*. If it has none and *shown* is false, return ``None``:
+    the guest agent would set a generated password that nobody knows, and lock out the guest's users."""
     if not server_body.get("adminPass") and shown:
         server_body["adminPass"] = new_password()
     return server_body.get("adminPass") or None

@@ -30,14 +30,14 @@ SPECS = "os_compute_api:servers:show:flavor-extra-specs"
 
 @lru_cache(maxsize=10000)
 def host_id(project: str, host: str | None) -> str:
-    """Return Nova's hostId: a hash of project id and host name. Users can distinguish hosts with it without knowing
-    their names. Return an empty string if *host* is ``None``."""
+    """Return Nova's hostId: a hash of project id and host name. With this hash, users can distinguish hosts whose names
+    they do not know. Return an empty string if *host* is ``None``."""
     return hashlib.sha224((project + host).encode()).hexdigest() if host else ""
 
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """Return the server's flavor at its creation, as JSON text. *text*: the flavor's column of the server's row.
+    """Return, as JSON text, the flavor that is stored in the server's row. *text*: the column ``flavor`` of this row.
     *embedded*: since 2.47, show the flavor's sizes, and with *specs* its extra specs; otherwise show its id and a link
     that begins with *root*."""
     flavor = orjson.loads(text)
@@ -52,7 +52,7 @@ def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
 
 
 class ServerView(View):
-    """A converter of rows of servers to JSON, for one caller and version. It is used for one answer."""
+    """A converter of rows of servers to JSON, for one caller and version. Each answer needs a new ``ServerView``."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         super().__init__(call, fields, answer)
@@ -64,8 +64,8 @@ class ServerView(View):
         self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return *rows* of servers as dicts for the answer. If they contain ``addresses``, one query fetches the
-        floating IPs of all rows."""
+        """Return *rows* of servers as dicts for the answer. If the answer contains ``addresses``, one query fetches the
+        floating IPs of all servers."""
         stored_rows = [row.stored if isinstance(row, ServerRow) else row for row in rows]
         if "addresses" in self.empty:
             self._floating = servers.server_floating_ips(self.call.cloud, stored_rows)
@@ -76,8 +76,8 @@ class ServerView(View):
         return servers.addresses_with_floating_ips(row.addresses, self._floating.get(row.id))
 
     def fault(self, row: Row) -> dict[str, Any]:
-        """Return the server's last fault. Its details are shown to administrators; other users see them unless the
-        fault is an internal error, because then the details contain tracebacks and host names."""
+        """Return the server's last fault. Only administrators see the details of an internal error, because these
+        contain tracebacks and host names; all users see the details of other faults."""
         fault: Mapping[str, Any] = ServerRow(row).fault or {}
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
         if fault.get("details") and (self.call.is_admin or fault["code"] < 500):
@@ -141,8 +141,9 @@ class ServerView(View):
 
 @lru_cache(maxsize=2000)
 def security_groups(text: str) -> Fragment:
-    """Return the server's security groups for the answer, as JSON text without their ids. *text*: the JSON column of
-    the server's row. The result is cached, because the servers of a project have few different values."""
+    """Return the names of the server's security groups, without their ids, as JSON text for the answer. *text*: the
+    JSON column of the server's row. The result is cached, because the servers of a project have few different values.
+    """
     return Fragment(orjson.dumps([{"name": group["name"]} for group in orjson.loads(text)]))
 
 
@@ -160,6 +161,6 @@ def render_addresses(text: str) -> dict[str, Any]:
 
 
 def boot_part(row: Row, field: str) -> str:
-    """Return the uuid of the kernel image or ramdisk image of the server's image, as *field* names it; an empty string
-    if the image has none."""
+    """Return the uuid of the kernel image or ramdisk image (*field*: ``kernel`` or ``ramdisk``) of the server's image;
+    an empty string if the server's image has none."""
     return named_parts(ServerRow(row).image).get(field, "") if '"kernel_id"' in row.image else ""

@@ -54,9 +54,9 @@ def _listed(call: Call, page: ServerPage, answer: str) -> dict[str, Any]:
 
 
 def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, Any]:
-    """Return a minimal server for the answer, with the status UNKNOWN, because its cell does not respond (Nova 2.69).
-    *row*: the server's mapping in the API database. *detail*: include project and creation time, as in the detailed
-    list."""
+    """Return the few fields of the answer for a server whose cell does not respond, with the status UNKNOWN (Nova
+    2.69). *row*: the server's mapping in the API database. *detail*: include project and creation time, as in the
+    detailed list."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links("servers", row.server_id)}
     if detail:
         shown.update(tenant_id=row.project_id, created=(row.created_at or "")[:19] + "Z")
@@ -100,8 +100,8 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
 
 
 def _statuses(call: Call, words: Sequence[str]) -> list[str]:
-    """Return those *words* that are statuses of servers; other words would match no server. Since 2.38, raise
-    ``InvalidRequest`` for other words."""
+    """Return those *words* that are statuses of servers. Before 2.38, other words are left out, because they would
+    match no server; since 2.38, they raise ``InvalidRequest``."""
     words = [*dict.fromkeys(words)]
     statuses = [status for status in words if states_of_status(status.upper())]
     if len(statuses) < len(words) and call.at(Gate.STATUS_CHECKED):
@@ -111,8 +111,8 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Return the sort order of the list as (column, descending) pairs. The n-th sort_dir belongs to the n-th sort_key.
-    A key that has no effect is omitted with its direction. Keys without a direction, and the columns created_at and id,
-    which are always added, have the direction of the first key."""
+    A sort_key that has no effect is omitted together with its direction. Keys without a direction, and the columns
+    created_at and id, which are always added, have the direction of the first key."""
     directions = [str(direction).strip() for direction in query.get("sort_dir") or ("desc",)]
     for direction in directions:
         if direction not in ("asc", "desc"):
@@ -143,9 +143,9 @@ def _sorted_by(call: Call, key: str) -> str | None:
 
 # One server -----------------------------------------------------------------------------------------------------
 def render_changed_server(call: Call, row: Any, also: str = "") -> dict[str, Any]:
-    """Return ``{"server": …}``, the answer to a request that has changed the server *row*. Since 2.75 it has the fields
-    of GET /servers/{id}, before that fewer. *also*: a further answer type whose fields are included, such as
-    ``rebuild``."""
+    """Return ``{"server": …}``, the answer to a request that has changed the server *row*. Since 2.75 the answer has
+    the fields of GET /servers/{id}, in earlier versions only some of them. *also*: a further answer type whose fields
+    are included, such as ``rebuild``."""
     return {"server": ServerView(call, FIELDS, f"{'show' if call.at(Gate.FULL_UPDATE) else 'basic'} {also}"
                                  ).document(row)}
 

@@ -18,8 +18,8 @@ def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
 
 
 def _has_location(_document: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether the field for the share's location is shown: *entry*, the share attachment, has a location after
-    the host has attached the share."""
+    """Return whether the field for the share's location is shown: *entry*, the share attachment, has a location only
+    after the host has attached the share."""
     return entry["location"] is not None
 
 

@@ -58,7 +58,7 @@ def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
 
 def _change(call: Call) -> None:
     """Handle PUT …/os-volume_attachments/{id}: since 2.85, update delete_on_termination of the attachment. Before 2.85,
-    or if the body names another volume, replace the attached volume, which needs a different permission."""
+    or if the body names another volume, replace the attached volume; this needs a different permission."""
     want, id = call.body, call.params["id"]
     if want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES):
         volume_attachments.swap_server_volume(call, call.target, id, want["volumeId"])
