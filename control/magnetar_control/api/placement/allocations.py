@@ -91,8 +91,8 @@ class AllocationRoutes:
 
 def consumer_requests(bodies: Mapping[str, Document], minor: int) -> dict[str, ConsumerRequest]:
     """Convert request bodies to ``ConsumerRequest`` objects, and return them by the consumer's uuid. *bodies*: a body
-    of microversion 1.*minor* for each consumer's uuid. Raises ``InvalidRequest`` if a consumer occurs twice, because
-    its uuid is written in two ways."""
+    of microversion 1.*minor* for each consumer's uuid. Raises ``InvalidRequest`` if a consumer occurs twice, with its
+    uuid written in two ways."""
     requests_by_consumer = {normal_uuid(id): _consumer_request(body, minor) for id, body in bodies.items()}
     if len(requests_by_consumer) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")

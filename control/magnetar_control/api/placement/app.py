@@ -68,7 +68,8 @@ class PlacementApplication(RoutedService):
         return Answer({"errors": [error]}, fault.status, fault.headers)
 
     def handle(self, request: Request) -> Answer:
-        """Return the answer to *request* at the requested microversion. Its headers contain this version."""
+        """Return the answer to *request* at the requested microversion. The headers of the answer contain this version.
+        """
         try:
             request.extra["version"] = version = negotiate_placement_version(request.headers.get(HEADER.lower(), ""))
         except Fault as fault:

@@ -85,10 +85,10 @@ def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateReque
 
 
 def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[str, Values]]:
-    """Divide the query parameters of GET /allocation_candidates. Return two results: the parameters of the whole
-    request, and the parameters of each request group by its suffix. Both map names to values. Raises ``InvalidRequest``
-    for a parameter that is unknown at 1.*minor*, or that is repeated although it may occur only once.
-    """
+    """Divide the query parameters of GET /allocation_candidates. Return two mappings: the parameters of the whole
+    request as {name: values}, and the parameters of the request groups as {suffix of the group: {name: values}}. Raises
+    ``InvalidRequest`` for a parameter that is unknown at 1.*minor*, or that is repeated although it may occur only
+    once."""
     request_values: Values = {}
     groups: dict[str, Values] = defaultdict(dict)
     pattern = next((pattern for since, pattern in SUFFIXES if since <= minor), "")
@@ -110,10 +110,9 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Parse the query parameter ``same_subtree``: return the set of group suffixes in each of its *values*. One of the
-    providers of such a set must be an ancestor of the others. *groups*: the known suffixes; for any other suffix, raise
-    ``InvalidRequest``.
-    """
+    """Parse the query parameter ``same_subtree``: return the set of group suffixes in each of its *values*. (Among the
+    providers of the groups in such a set, one must be an ancestor of the others.) *groups*: the known suffixes; for any
+    other suffix, raise ``InvalidRequest``."""
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
     if wrong := sorted(named.difference(groups) | (named & {""})):

@@ -30,8 +30,8 @@ def parse_resources(value: str) -> dict[str, int]:
 
 def member_of(value: str, minor: int) -> Test:
     """Return a function that tells whether a provider matches the query parameter ``member_of``. *value*: ``UUID`` or
-    ``in:UUID,UUID``: the provider must be in at least one of these aggregates. Since 1.32, ``!`` before it means that
-    the provider must be in none of them."""
+    ``in:UUID,UUID``: the provider must be in at least one of these aggregates. Since 1.32, ``!`` before this value
+    means that the provider must be in none of them."""
     against = value.startswith("!")
     if against and minor < 32:
         raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")

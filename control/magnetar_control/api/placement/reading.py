@@ -42,7 +42,8 @@ class PlacementRoutes:
 
     def routes(self) -> list[Guarded]:
         """Return the routes of the Placement API, with their handlers. Administrators and services may use them, as in
-        Placement's policy; a project's readers may use only the route of its usage."""
+        Placement's policy; other callers with the role reader may use only the route that shows the usage of their
+        project."""
         provider_path = "resource_providers/{uuid}"
         return [guarded_route(f"GET /{path}", handler, status, "service") for path, handler, status in (
             ("resource_providers", self.providers, 200), (provider_path, self.provider, 200),
@@ -79,9 +80,9 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
-        """Return root providers (hosts) that may match the query *parameters*; the caller checks them. *whole*: also
-        return hosts of which perhaps only a child provider matches. With the parameter ``required``, return all hosts,
-        because the caller checks that the traits exist on some host."""
+        """Return root providers (hosts) that may match the query *parameters*; the calling method then tests each.
+        *whole*: also return hosts of which perhaps only a child provider matches. With the query parameter
+        ``required``, return all hosts, because the calling method needs them to find out which traits exist."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):
@@ -197,8 +198,8 @@ def _sum(usages: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _provider_view(minor: int) -> Callable[[Provider | ListedProvider], Document]:
     """Return a function that converts a provider to JSON at microversion 1.*minor*; since 1.14 with the uuids of its
-    parent and root. The function inserts the links as JSON text, which is faster: thousands of providers have six links
-    each."""
+    parent and root. The function inserts the links as ready JSON text. This is faster than encoding them, because
+    thousands of providers have six links each."""
     links = orjson.dumps([{"rel": name, "href": f"/placement/resource_providers/{_UUID}{end}"} for name, end in LINKS
                           if minor >= SINCE.get(name, 0)]).decode()
 

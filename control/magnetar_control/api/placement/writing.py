@@ -64,8 +64,8 @@ class WritingRoutes:
             (f"DELETE /{provider_path}", self.refuse, 204))]
 
     def refuse(self, request: Request) -> None:
-        """Raise ``Fault`` 405 for a request to create, update or delete a resource provider. Providers belong to hosts:
-        they appear and disappear with them."""
+        """Raise ``Fault`` 405 for a request to create, update or delete a resource provider. Each provider belongs to a
+        host, and exists as long as that host."""
         raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which "
                          "comes with its agent and has its name, or what its agent tells is below it. Add and remove "
                          "hosts (openstack compute service delete); inventories, traits and aggregates can be set.",
