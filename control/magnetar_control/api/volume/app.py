@@ -92,7 +92,8 @@ class VolumeApplication(RoutedService):
         ], scoped, render_cinder_fault)
 
     def handle(self, request: Request) -> Answer:
-        """Return the answer to *request* at the requested microversion. Its headers contain this version."""
+        """Return the answer to *request* at the requested microversion. The headers of the answer contain this version.
+        """
         try:
             request.extra["version"] = negotiate_volume_version(request.headers.get(HEADER.lower(), ""))
         except (Fault, InvalidRequest) as error:

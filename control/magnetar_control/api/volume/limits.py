@@ -58,7 +58,8 @@ class LimitRoutes:
 
     def limits(self, request: Request) -> Document:
         """Return the limits and the usage of the caller's project. Administrators may name another project, in the
-        query parameter ``project_id`` (3.39) or in ``tenant_id``, which python-cinderclient, and so Horizon, sends."""
+        query parameter ``project_id`` (3.39) or in ``tenant_id``, as python-cinderclient (and therefore Horizon) does.
+        """
         check_known(request, ("project_id", "tenant_id"))
         query = dict(request.query)
         id = query.get("project_id", query.get("tenant_id"))

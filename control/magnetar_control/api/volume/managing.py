@@ -42,8 +42,8 @@ class ManageRoutes:
                 guarded_route(f"POST {self.path}", self.create, 202, who="admin")]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return a page of the files and images in a pool of a host. *detailed*: include the reason why one of them
-        cannot become a volume."""
+        """Return a page of the files and images in a pool of a host. *detailed*: include, for each that cannot become a
+        volume, the reason."""
         check_known(request, ("host", "cluster", "limit", "offset", "marker", "sort", "sort_key", "sort_dir"))
         query = dict(request.query)
         if not query.get("host"):

@@ -31,7 +31,7 @@ INSTEAD = {
 
 def absent_volume_routes() -> list[Guarded]:
     """Return routes, relative to ``/v3``, for Cinder resources that this service does not support, such as groups.
-    Their lists are empty, and creating one is refused."""
+    Lists of such resources are empty, and creating one is refused."""
     lists = {**NONE_OF, **FEW, **{f"{path}/detail": key for path, key in NONE_OF.items()}}
     return [*(guarded_route(f"GET {path}", partial(_nothing, key)) for path, key in lists.items()),
             *(guarded_route(f"POST {path}", partial(_refuse, why)) for path, why in INSTEAD.items())]

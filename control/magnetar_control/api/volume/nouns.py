@@ -40,9 +40,9 @@ UPDATE = build_record({**NAMES, "metadata": METADATA})
 
 
 class NounRoutes:
-    """The base class of the routes of a resource type of the Block Storage API, such as volumes, with the common
-    handlers. *filters*: columns by which lists can be filtered. *accepted*: the HTTP status of requests whose work
-    completes later."""
+    """The base class for the routes of one resource type of the Block Storage API, such as volumes. It contains the
+    handlers that all types have. *filters*: columns by which lists can be filtered. *accepted*: the HTTP status of
+    requests whose work completes later."""
 
     name: str
     filters: Sequence[str]

@@ -40,8 +40,8 @@ class PoolRoutes:
 
     def pools(self, request: Request) -> Document:
         """Return the storage pools of all hosts; with ``detail=true`` also their sizes. A pool that several hosts share
-        is listed once for each host, with the same ``location_info``. A host that has not reported its pools is listed
-        with all configured pools, each with the size of the host's disk."""
+        is listed once for each of these hosts, always with the same ``location_info``. A host that has not reported its
+        pools is listed with all configured pools, each with the size of the host's disk."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools

@@ -99,7 +99,8 @@ class TypeRoutes:
         return {key: self._value(self.specs(request)["extra_specs"], key)}
 
     def add_specs(self, request: Request) -> Document:
-        """Set the extra specs in the body, and return these. Other extra specs of the volume type do not change."""
+        """Set the extra specs in the body, and return only these. Other extra specs of the volume type do not change.
+        """
         specs = checked_body(request, "extra_specs", SPECS)
         if not specs:
             raise InvalidField("extra_specs", "must have one key at least")

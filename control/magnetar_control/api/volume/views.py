@@ -99,7 +99,8 @@ def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: b
 
 def volume_attachment_view(request: Request, row: Row, detailed: bool = True) -> Document:
     """Return the attachment *row* in Cinder's format. *detailed*: as in the detailed list, otherwise as in the short
-    list. ``connection_info`` contains the volume and its host, which the agent that connects the volume needs."""
+    list. ``connection_info`` contains the volume and its host, because the agent that connects the volume needs both.
+    """
     shown: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
     if detailed:

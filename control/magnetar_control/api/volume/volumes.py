@@ -166,9 +166,9 @@ class VolumeRoutes(NounRoutes):
         return Answer({UPLOAD: self._image_of(request, UPLOAD_BODY.check(arguments or {}, UPLOAD))}, 202)
 
     def _image_of(self, request: Request, options: Document) -> Document:
-        """Handle os-volume_upload_image: create an image from the volume, and return fields of both for the answer.
-        ``force`` has no effect, as with Cinder's default settings. Raises ``InvalidField`` for ``visibility`` and
-        ``protected`` before 3.1."""
+        """Handle os-volume_upload_image: create an image from the volume, and return fields of the image and of the
+        volume for the answer. ``force`` has no effect, as with Cinder's default settings. Raises ``InvalidField`` for
+        ``visibility`` and ``protected`` before 3.1."""
         named = {"disk_format": options.get("disk_format") or "raw", "container_format": "bare"}
         since = request.extra["version"] >= VISIBILITY
         access_fields = {name: options[name] for name in ("visibility", "protected") if name in options}
