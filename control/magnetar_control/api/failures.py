@@ -38,8 +38,8 @@ def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
 
 
 class RoutedService(Routed):
-    """A web application with routes that answers failures of databases and full disks with the HTTP errors of
-    ``fault_of_failure``."""
+    """A web application with routes. If a database fails or a disk is full, the application answers with the HTTP error
+    of ``fault_of_failure``."""
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
         return super().fault(error, request) or fault_of_failure(error, request.id)

@@ -79,7 +79,7 @@ class MetricsForAdmins(Application):
 
 class HealthServer:
     """An HTTP server for ``/healthz`` and ``/metrics`` on a separate address, without authentication. *listen*:
-    host:port. *runner*: the ``ActionRunner`` of this process, if it runs a conductor."""
+    host:port. *runner*: the ``ActionRunner`` of this process, if the process runs a conductor, otherwise ``None``."""
 
     def __init__(self, listen: str, metrics: Metrics, runner: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")

@@ -44,7 +44,7 @@ class Parsed(Value):
 
 class Truth(Parsed):
     """A validator of booleans. *true*, *false*: further values that an API accepts as true and as false. *any_case*:
-    accept these in upper and lower case, and as numbers."""
+    accept these values in upper and lower case, and numbers such as 1 for "1"."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
@@ -151,7 +151,8 @@ class ByVersion(Value):
 
 
 class Address(Parsed):
-    """A validator of IP addresses as text. *family*: 4 or 6; ``None``: both. It returns the usual notation."""
+    """A validator of IP addresses as text. *family*: 4 or 6; ``None``: both. It returns the address in the usual
+    notation."""
 
     def __init__(self, family: int | None = None) -> None:
         super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",

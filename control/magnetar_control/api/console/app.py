@@ -36,8 +36,8 @@ SOCKET = "/socket"
 
 
 class ConsoleApplication(Application):
-    """The web application at ``/console``: it serves the HTML pages of VNC, SPICE and serial consoles, and their
-    WebSocket."""
+    """The web application at ``/console``: it serves the HTML pages of VNC, SPICE and serial consoles, and the
+    WebSocket that these pages connect to."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
@@ -88,9 +88,9 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """Return the security and cache headers for the console page or file at *path*. They prevent the page from
-        loading files of other sites, and from sending its URL, which contains the console token, to other sites. Only
-        sites in the settings may show the page in a frame. *root*: the URL of the API."""
+        """Return the security and cache headers for the console page or file at *path*. The headers prevent the page
+        from loading files of other sites, and from sending its URL, which contains the console token, to other sites.
+        Only sites in the settings may show the page in a frame. *root*: the URL of the API."""
         host = urlsplit(root).netloc
         socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
@@ -115,8 +115,8 @@ class ConsoleApplication(Application):
 
 
 def _of_novnc(path: str) -> bool:
-    """Return whether *path* is a file of noVNC that its console page loads. The application serves no other file of
-    noVNC."""
+    """Return whether *path* is a file of noVNC that the page of a VNC console loads. The application serves no other
+    file of noVNC."""
     first, *names = path[1:].split("/")
     return path == "/vnc.html" or (first in NOVNC and bool(names) and all(map(_NAME.fullmatch, names)))
 

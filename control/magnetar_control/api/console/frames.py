@@ -35,8 +35,8 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode
 
 
 class FrameLog:
-    """A log of pages that show a console in a frame without permission. It logs one warning every ``WARN_EVERY``
-    seconds; further entries have the level debug, because any client can cause them."""
+    """A log of pages that show a console in a frame without permission. It logs at most one warning every
+    ``WARN_EVERY`` seconds; the entries between two warnings have the level debug, because any client can cause them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,9 +56,10 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site that shows the requested console page in a frame, if the settings do not allow it; otherwise
-    ``None``. Over HTTPS and on loopback, browsers report whether a page is in a frame. Over plain HTTP they do not:
-    then any page of another site in ``Referer`` counts, even if it only links to the console."""
+    """Return the site that shows the requested console page in a frame, if the settings do not allow that site;
+    otherwise ``None``. Over HTTPS and on loopback, browsers report whether a page is in a frame. Over plain HTTP they
+    do not report this: then every other site in the header ``Referer`` counts as a framing site, even if its page only
+    links to the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -81,8 +82,8 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
 
 def frame_refusal_page(site: str, *, in_frame: bool = True) -> Answer:
     """Return the HTML page that a browser gets instead of the console page when *site* may not show it in a frame.
-    *in_frame*: whether it is certain that the page is in a frame. If not, a script in the page opens the console when
-    the page is in no frame."""
+    *in_frame*: whether it is certain that the page is in a frame. If it is not certain, a script in the page opens the
+    console unless the page is in a frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin, script="" if in_frame else f"<script>{SCRIPT}</script>")

@@ -74,14 +74,14 @@ class ConsoleProxy:
 
     def refusal(self, error: MagnetarError) -> Answer:
         """Return the HTTP answer that refuses a console. Its header ``CONSOLE_ERROR`` contains the message of *error*.
-        It has no body, like the answer of Nova's console proxies, because their clients would read a body as a
+        The answer has no body, like that of Nova's console proxies, because console clients would read a body as a
         WebSocket frame."""
         one_line = " ".join(error.message.split())
         return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
     async def serve(self, socket: WebSocket) -> None:
-        """Serve the WebSocket of one console client: check its token, connect to the agent, and relay data until one
-        end closes."""
+        """Serve the WebSocket of one console client: check its token, connect to the agent, and relay data until the
+        client or the agent closes the connection."""
         request_id = f"req-{uuid.uuid4()}"
         try:
             async with self._begun(socket, request_id) as (grant, agent):
@@ -104,9 +104,9 @@ class ConsoleProxy:
 
     @contextlib.asynccontextmanager
     async def _begun(self, socket: WebSocket, request_id: str) -> AsyncIterator[tuple[ConsoleGrant, ClientConnection]]:
-        """Check the client's console token, and connect to the agent of the server's host. Yield the grant (the console
-        that the token allows) and the connection, which is closed at the end. The token is marked as used after the
-        connection is open. Raises ``MagnetarError`` before the WebSocket is accepted."""
+        """Check the client's console token, and connect to the agent of the server's host. Then mark the token as used.
+        Yield the grant (the console that the token allows) and the connection to the agent, and close this connection
+        at the end. Raises ``MagnetarError`` before the WebSocket is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
         with contextlib.ExitStack() as stack:
             with self._asking(counted_address(socket.address)):
@@ -190,7 +190,7 @@ class ConsoleProxy:
     async def _carry(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
         """Relay data between the client and the console until the client disconnects or the guest stops. After a live
         migration, a serial console is reconnected to the new host; the client of a VNC or SPICE console must load its
-        page again, because the new QEMU process does not know its session."""
+        page again, because the new QEMU process does not know the client's session."""
         if grant.token.type == SPICE:
             await self._carry_channel(socket, grant, agent)
             if grant.further:
@@ -231,7 +231,7 @@ class ConsoleProxy:
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
         """Wait until the server's live migration ends, and return its new host. Return ``None`` if the server is still
-        on the host of *grant*, if the wait takes longer than ``ARRIVES`` seconds, or if a database fails."""
+        on the host of *grant*, if the migration takes longer than ``ARRIVES`` seconds, or if a database fails."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:
@@ -243,9 +243,9 @@ class ConsoleProxy:
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """Receive the first message of a SPICE client (SpiceLinkMess), and return it if it opens the expected channel;
-    otherwise, and if no message arrives in ``LINKS`` seconds, return ``None``. *main*: expect the main channel of a new
-    session; otherwise expect another channel of an existing session."""
+    """Receive the first message of a SPICE client (SpiceLinkMess), and return it if it opens the expected channel.
+    Return ``None`` if it does not, or if no message arrives in ``LINKS`` seconds. *main*: whether the main channel of a
+    new session is expected, or another channel of an existing session."""
     try:
         async with asyncio.timeout(LINKS):
             message = await socket.receive()

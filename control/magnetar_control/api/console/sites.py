@@ -51,8 +51,8 @@ class ConsoleSites:
         """Check the headers ``Host`` and ``Origin`` of a request for a console. Raises ``Forbidden`` unless the request
         addresses this API, and the page that opens the console belongs to this API's site or to an allowed site.
 
-        Clients other than browsers may omit the headers. *root*: the URL of the API in the request. The check prevents
-        CVE-2015-0259.
+        This prevents that a page of another site opens a console in a user's browser (CVE-2015-0259). Clients other
+        than browsers may omit the headers. *root*: the URL of the API in the request.
         """
         if self.ours and not self._meant(headers):
             raise Forbidden("This is not the address under which consoles are. Open the URL that you were given.")

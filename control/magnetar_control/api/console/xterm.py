@@ -37,8 +37,8 @@ def terminal_script(folder: Path) -> bytes | None:
 
 
 def terminal_stylesheet(folder: Path) -> bytes | None:
-    """Return the style sheet of xterm.js, from *folder* or from its usual place in the operating system; ``None`` if it
-    is not installed."""
+    """Return the style sheet of xterm.js, from *folder* or from its usual place in the operating system; ``None`` if
+    neither has one."""
     for path in (folder / "css/xterm.css", folder / "xterm.css", STYLES):
         if path.is_file():
             return path.read_bytes()
@@ -48,7 +48,8 @@ def terminal_stylesheet(folder: Path) -> bytes | None:
 @lru_cache(maxsize=1)
 def _joined(first: Path, _changed: int) -> bytes:
     """Return one script that contains the CommonJS module *first* and all modules that it requires. *_changed*: the
-    modification time of *first*; it makes the cache of this function load a changed file again."""
+    modification time of *first*. It is only a part of the cache key, so that this cached function loads a changed file
+    again."""
     folder, modules = first.parents[1], {}
     waiting = [first]
     while waiting:

@@ -77,8 +77,8 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Check the object under the key *name* of the request body with *value*, and return its new limit, the number in
-    *field*. Raises ``InvalidField``."""
+    """Check the object under the key *name* of the request body with the validator *value*, and return the new limit:
+    the number in the object's field *field*. Raises ``InvalidField``."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])

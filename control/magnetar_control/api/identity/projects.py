@@ -20,7 +20,7 @@ from .views import is_on, render_resource
 def project_family(request: Request, tokens: Tokens) -> Document:
     """Return the parent and child projects of the project in the URL: ``parents`` and ``subtree``, if the query
     requests them (``parents_as_list``, ``subtree_as_ids``, …). Raises ``InvalidRequest`` for a query that requests the
-    same one as list and as ids."""
+    parents, or the subtree, both as list and as ids."""
     family: Document = {}
     hierarchy, id = Hierarchy(tokens), request.params["id"]
     forms: dict[str, tuple[Callable[..., Document | None], Callable[..., list[Document]]]] = {

@@ -61,8 +61,9 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the keyword arguments that identify a role assignment: *where*, plus target_id, actor_id and role_id from
-    the URL, if it has them. *where*: {"target": project, domain or system, "actor": user or group}."""
+    """Return the keyword arguments that identify a role assignment: *where*, plus those of target_id, actor_id and
+    role_id that the URL contains. *where*: the types of target and actor: {"target": "project", "domain" or "system",
+    "actor": "user" or "group"}."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
@@ -85,8 +86,9 @@ def _checked(request: Request) -> dict[str, str]:
 
 
 def handle_list_role_assignments(request: Request, roles: RoleAssignments) -> Document:
-    """Return the role assignments that match the query: GET /v3/role_assignments. With ``effective``, assignments of
-    groups and implied roles are replaced by the resulting assignments of users."""
+    """Return the role assignments that match the query: GET /v3/role_assignments. With the query parameter
+    ``effective``, the list contains the roles that users have in effect: also those from groups and from implied roles,
+    and no assignments of groups."""
     query, effective, subtree = _checked(request), is_on(request, "effective"), is_on(request, "include_subtree")
     if INHERITED in query:
         return render_list(request, "role_assignments", ())

@@ -63,8 +63,9 @@ def user_routes(tokens: Tokens) -> list[Guarded]:
 
 
 def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Request, str], Any]:
-    """Return a handler that calls *handler*, but raises ``Forbidden`` if the caller's token comes from a trust: an
-    application credential that it creates would outlive the trust. *handler* takes the request and the user's id."""
+    """Return a handler that calls *handler*, but raises ``Forbidden`` if the caller's token comes from a trust, because
+    an application credential that is created with such a token would outlive the trust. *handler* takes the request and
+    the user's id."""
     def guarded(request: Request, user: str) -> Any:
         if request.extra["token"].claims.trust_id:
             raise Forbidden("Cannot manage application credentials with a token issued via delegation: yours is for a "
@@ -75,8 +76,8 @@ def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Reque
 
 
 def require_own_user(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
-    """Return a handler that passes the request and the user id in the URL to *handler*. It raises ``NotFound`` if this
-    is another user's id and the caller is not an administrator."""
+    """Return a handler that passes the request and the user id in the URL to *handler*. The handler raises ``NotFound``
+    if the id is another user's and the caller is not an administrator."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:

@@ -61,7 +61,7 @@ def render_filtered_page(request: Request, resource: IdentityResource, documents
 
 def _flags(resource: IdentityResource) -> Iterator[str]:
     """Yield the names of the boolean fields that have the same value for all resources of the type *resource*, such as
-    is_domain of projects."""
+    is_domain of projects. Lists can be filtered by these fields, although they are not database columns."""
     return (name for name, value in resource.constant.items() if isinstance(value, bool))
 
 

@@ -57,7 +57,8 @@ class ImageApplication(RoutedService):
     ``Accept``."""
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Override ``Routed.refused``: return an error answer in Glance's format, which its library WebOb defines."""
+        """Override ``Routed.refused``: return an error answer as Glance does, that is, in the format of the library
+        WebOb."""
         answer = webob_answer(fault, request.headers.get("accept", ""))
         answer.headers.update(fault.headers)
         return answer

@@ -93,8 +93,8 @@ class ImageRoutes:
                                                                                              form(operations)))))
 
     def upload_content(self, request: Request, then: str) -> None:
-        """Store the request body as the content of an image, piece by piece. *then*: the status of the image after
-        that: ``active``, or the status of an image that waits for its import."""
+        """Store the request body as the content of an image, piece by piece. *then*: the status of the image after the
+        upload: ``active``, or the status of an image that waits for its import."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
@@ -161,7 +161,8 @@ class ImageRoutes:
 
 
 def image_view(image: Document) -> Document:
-    """Return *image* in the format of Glance's answers, in which the image's properties are next to its fields."""
+    """Return *image* in the format of Glance's answers, in which properties are keys of the same object as the image's
+    fields."""
     path = f"/v2/images/{image['id']}"
     fields = {key: value for key, value in image.items() if key not in ("properties", "why")}
     return {**image["properties"], **fields, "created_at": to_second(image["created_at"]),

@@ -31,7 +31,7 @@ ABSENT = {"GET /v2/info/stores": _ONE_STORE, "GET /v2/info/stores/detail": _ONE_
 
 def absent_image_routes() -> list[Guarded]:
     """Return routes for Glance resources that this service does not support, such as metadata definitions and tasks.
-    Their lists are empty. As in Glance, only administrators may use tasks."""
+    Lists of such resources are empty. As in Glance, only administrators may use tasks."""
     namespaces = "/v2/metadefs/namespaces"
     return [
         guarded_route(f"GET {namespaces}", lambda _request: {

@@ -125,7 +125,7 @@ def _protocol(value: Any) -> str | None:
 
 
 def one_of_words(*words: str) -> Value:
-    """Return a validator that accepts any of *words*, in upper or lower case, and replaces it by the spelling in
+    """Return a validator that accepts any of *words*, in upper or lower case, and returns the word as it is written in
     *words*."""
     words_by_case = {word.lower(): word for word in words}
     return Parsed(lambda value: words_by_case[str(value).lower()], f"must be one of {', '.join(words)}",
@@ -141,7 +141,8 @@ def resource_attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value
                         description: Value = TEXT, lacking: Mapping[str, Value] = MappingProxyType({})) -> Record:
     """Return a validator of the request bodies that create and update a resource. *fixed*: attributes that only a
     create request may set. *changing*: attributes that create and update requests may set. *required*: names, separated
-    by blanks, that a create request must set. *lacking*: attributes that are accepted and have no effect."""
+    by blanks, that a create request must set. *description*: the validator of the attribute description. *lacking*:
+    attributes that are accepted and have no effect."""
     rows = (("create", fixed), ("create update", {**changing, "description": description}),
             ("create", {"project_id": TEXT, "tenant_id": TEXT}), ("create update", lacking))
     return Record(**{name: Field(value, "", required=name in required.split(), on=on)

@@ -29,7 +29,8 @@ def _nothing(value: object) -> object:
 
 def quota_body(names: Iterable[str]) -> Record:
     """Return a validator of the request body that sets network quotas. *names*: the resources that have a limit, such
-    as ``port``. If the body has ``check_limit`` true and ``force`` not true, a limit below the usage is refused."""
+    as ``port``. The body may also contain ``check_limit`` and ``force``, with which ``QuotaRoutes.update`` decides
+    whether to refuse a limit below the usage."""
     none = Parsed(_nothing, "must be 0: embedded networking has none of these")
     return build_record({**dict.fromkeys(NOTHING, none), **dict.fromkeys(names, LIMIT), "force": TRUTH,
                          "check_limit": TRUTH, "tenant_id": Anything(), "project_id": Anything()})

@@ -44,9 +44,9 @@ class Form:
     bodies, and its view.
 
     *view*: a function of a row and of whether the caller is an administrator; it returns the resource as JSON. *store*:
-    the resource type's name in the network service, if that differs from *plural*. *above*: for a resource below a
-    parent resource in the URL, the parent's name in the network service, and the column and URL parameter with the
-    parent's id.
+    the resource type's name in the network service, if that differs from *plural*. *above*: for a resource whose URL
+    begins with a parent resource: (name of the parent's type in the network service, name of the column and URL
+    parameter with the parent's id).
     """
 
     name: str
@@ -64,8 +64,8 @@ class Form:
 
 
 def _common_attributes(row: Row, *names: str) -> Document:
-    """Return the attributes that most resources have, in Neutron's format, from *row*; and the columns *names* of *row*
-    with their values unchanged."""
+    """Return the attributes that most resources have, made from *row* in Neutron's format, together with the columns
+    *names* of *row*, whose values are unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),
@@ -231,8 +231,9 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
 
 
 class ResourceRoutes:
-    """The routes of one resource type of the Networking API, such as ports, and their handlers. *stores*: the store
-    that reads and writes each resource type, by name. *remove*: a handler of DELETE that replaces ``delete``."""
+    """The routes of one resource type of the Networking API, such as ports, and their handlers. *stores*: maps each
+    resource type to the store that reads and writes its resources. *remove*: a handler of DELETE requests, to use
+    instead of the method ``delete``."""
 
     def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
                  remove: Callable[[Request], None] | None = None) -> None:
@@ -267,7 +268,7 @@ class ResourceRoutes:
         return answer
 
     def _stream(self, query: ListQuery, page: Page, pieces: Iterable[Documents]) -> Iterator[bytes]:
-        """Yield the JSON text of a long list answer, part by part, so that only one of *pieces* is in memory at a time.
+        """Yield the JSON text of a long list answer, one of *pieces* at a time, so that only one is in memory.
         *pieces*: lists of rows."""
         request, opening, count, last = query.request, f'{{"{self.form.plural}":['.encode(), 0, ""
         for rows in filter(None, pieces):
@@ -307,7 +308,7 @@ class ResourceRoutes:
         self.resources.delete(request.context, request.params["id"])
 
     def _place(self, request: Request) -> Document:
-        """Return ``{column: id}``: the column with the id of the parent resource, and the id in the URL. Return an
+        """Return ``{column: id}``, a filter for the resources below the parent resource that the URL names. Return an
         empty dict if the resource type has no parent. Raises ``NotFound`` for an unknown parent."""
         if self.above is None or self.form.above is None:
             return {}
@@ -335,8 +336,8 @@ class ResourceRoutes:
 
 def as_named(values: Document) -> Document:
     """Convert attribute names of the Networking API to column names, such as ``provider:physical_network`` to
-    ``bridge``, and return the converted *values*. project_id and tenant_id become ``project_id``: the first that is not
-    empty."""
+    ``bridge``, and return the converted *values*. The value of ``project_id`` is the first of project_id and tenant_id
+    that is not empty."""
     named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
     return {**named, "project_id": project} if project else named

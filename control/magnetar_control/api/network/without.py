@@ -37,7 +37,7 @@ COLLECTIONS = {
 
 
 def absent_network_routes() -> list[Guarded]:
-    """Return routes for Neutron resources that this service does not support. They answer 404 with the reason."""
+    """Return routes for Neutron resources that this service does not support. The routes answer 404 with the reason."""
     every = {f"{method} {path}{id}": why for path, why in COLLECTIONS.items()
              for method, id in (("GET", ""), ("POST", ""), ("GET", "/{id}"), ("PUT", "/{id}"), ("DELETE", "/{id}"))}
     return [guarded_route(place.replace(" ", " /v2.0/"), partial(_none, why)) for place,
