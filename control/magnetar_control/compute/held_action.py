@@ -36,8 +36,8 @@ class HeldAction(NamedTuple):
     number: int
 
     def release(self) -> bool:
-        """Let the conductors start the action. Return ``True`` if they can start it or have already started it. Return
-        ``False`` if the action has failed, or is gone because the server is deleted."""
+        """Let the conductors start the action. Return ``True`` if the conductors can start the action now or have
+        already started it. Return ``False`` if the action has failed, or is gone because the server is deleted."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
@@ -45,9 +45,9 @@ class HeldAction(NamedTuple):
             return bool(done) or self._state(connection) in ("running", "done")
 
     def withdraw(self, change: Change | None = None) -> None:
-        """Remove the action from the queue, unless a conductor works on it or it has ended. *change*: a function that
-        reverts an earlier change of the server's list of volumes; it is applied if the action is removed or has failed.
-        """
+        """Remove the action from the queue, unless a conductor works on the action or the action has ended. *change*: a
+        function that reverts an earlier change of the server's list of volumes; it is applied if the action is removed
+        or has failed."""
         with self.target.database.write() as connection:
             removed_rows = connection.execute(delete(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued")).rowcount
@@ -103,9 +103,9 @@ class HeldAction(NamedTuple):
 def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any],
                 change: Change | None = None) -> HeldAction:
     """Queue the action *key* with the arguments *args* in a state in which conductors do not start it yet, and return
-    it. *change*: a function that returns the server's new list of volumes from the current one; it is applied in the
-    same transaction, and may raise errors of the package ``core``. Raises ``Conflict`` when the server has changed
-    since the caller read it."""
+    it as a ``HeldAction``. *change*: a function that returns the server's new list of volumes from the current one; it
+    is applied in the same transaction, and may raise errors of the package ``core``. Raises ``Conflict`` when the
+    server has changed since the caller read it."""
     id, database = target.row.id, target.database
     with database.write() as connection:
         row = servers.fetch_server_row(connection, id, lock=True)

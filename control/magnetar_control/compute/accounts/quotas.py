@@ -42,15 +42,15 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource. It is the limit stored for the first of *holders* (names of projects, users or
-    quota classes) that has one, otherwise the default limit from the settings."""
+    """Return the limit of each resource: the limit stored for the first of *holders* (names of projects, users or quota
+    classes) for which one is stored; if there is none, the default limit from the settings."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
 def quota_limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
-    """Return the limits of *project* (default: the caller's), by resource. Each limit is the one set for the project,
-    otherwise the default that administrators have set, otherwise the value in the settings. With *user*, limits set for
-    this user in the project take precedence."""
+    """Return the limits of *project* (default: the caller's), by resource. Each limit comes from the first of these
+    sources that has one: with *user*, the limits of this user in the project; the limits of the project; the defaults
+    that administrators have set; the settings."""
     project = project or caller.project
     users = [quotas.user_quota_holder(project, user)] if user else []
     return _merged_limits(caller, *users, project, quotas.DEFAULT)
@@ -63,8 +63,8 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
     Servers in a cell that does not answer are not counted. Soft-deleted servers are counted only after their
     restoration has begun, as in Nova. A server that moves between cells during the count is counted once. *connection*:
-    a transaction of cell0; cell0 is then queried in it, before the other cells. A server that leaves cell0 afterwards
-    may be counted twice, but it is never missed.
+    a transaction of cell0; if it is given, cell0 is queried in this transaction before the other cells. A server that
+    moves from cell0 to another cell between these queries may be counted twice, but it is never missed.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -86,7 +86,7 @@ def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
     """Return the usage rows of all cells without duplicates. A server that moves to another cell during the count is
     counted only in its new cell. *of_cells*: the rows by cell id; ``None`` for a cell that did not answer. *counted*: a
-    function that reads the rows of one cell; it is called again for each cell that received such a server."""
+    function that reads the rows of one cell; it is called again for each cell to which a server has moved."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -111,9 +111,9 @@ def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | N
     """Return the limits on the number and size of the servers of *owner*, as pairs (limits, user id).
 
     The first pair has the project's limits, and ``None`` as user id. If limits are stored for the user in the project,
-    a second pair has these limits and the user's id. A pair is left out if all of its limits are infinite, because no
-    servers need to be counted for it. *configured*: the result of ``configured_limits``, if the caller has already read
-    it.
+    a second pair has the project's limits, overridden by the user's limits, and the user's id. A pair is left out if
+    all of its limits are infinite, because no servers need to be counted for it. *configured*: the result of
+    ``configured_limits``, if the caller has already read it.
     """
     binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
@@ -132,9 +132,9 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
     """Return how many servers of *flavor*, at least *least* and at most *most*, the quota allows. Raises ``Forbidden``
     when fewer than *least* fit.
 
-    With *connection*, a transaction of cell0, the answer holds until the transaction ends: concurrent creations in a
-    project wait for each other. *among*: the result of ``binding_limits``, if the caller has already read it. *owner*:
-    the owner of the servers; the caller by default.
+    With *connection* (a transaction of cell0), the result stays valid until the transaction ends, because concurrent
+    creations in the same project wait for its end. *among*: the result of ``binding_limits``, if the caller has already
+    read it. *owner*: the owner of the servers; the caller by default.
     """
     among = binding_limits(caller) if among is None else among
     if connection is not None and among:
@@ -247,7 +247,7 @@ def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limit
 
 @use_case(f"{RULE}defaults")
 def show_default_quotas(caller: Caller, project: str) -> Limits:
-    """Return the default limits by resource, which apply to *project* unless other limits are set for it. Raises
+    """Return the default limits by resource, which apply to *project* unless limits are set for this project. Raises
     ``InvalidRequest`` when the project does not exist."""
     _check_project(caller, project, None)
     return _merged_limits(caller, quotas.DEFAULT)
@@ -302,7 +302,8 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
 
 
 def reset_quotas(caller: Caller, project: str, user: str | None = None) -> None:
-    """Remove the limits of *project* and all of its users, or of *user* in it, so that the defaults apply again."""
+    """Remove the limits of *project* and of all its users, or with *user* only the limits of this user in the project,
+    so that the defaults apply again."""
     caller.check_policy(f"{RULE}delete", Owner(project))
     caller.write(quotas.remove_quota_rows, [*_defaults(caller)], project, user)
 

@@ -141,7 +141,8 @@ class Audit:
 def show_usage_audit(caller: Caller, before: datetime | None = None) -> Audit:
     """Return the number of servers on each host in the last audit period that ended before *before* (default: now). The
     setting ``instance_usage_audit_period`` defines the periods. The servers are counted for each request; no audit log
-    is stored. The number is unknown for hosts in a cell that does not answer, and for periods that have not ended."""
+    is stored. The number of servers is unknown on hosts in a cell that does not answer, and in a period that has not
+    ended."""
     moment = datetime.fromisoformat(utc_now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     rows = caller.fetch(hosts.fetch_every_host, ServiceHost)

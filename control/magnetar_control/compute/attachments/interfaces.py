@@ -26,7 +26,7 @@ RULE = "os_compute_api:os-attach-interfaces:"
 
 @server_use_case(rule=f"{RULE}list")
 def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
-    """Return all ports of the server, each with its status and its host."""
+    """Return all ports of the server, each with the status and the host of the port."""
     return caller.cloud.services.network.ports(target.row.id)
 
 
@@ -48,7 +48,7 @@ def attach_nic(caller: Caller, target: Target, network_id: str | None = None, po
                address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
     """Attach a NIC to the server, either for the existing port *port_id*, or for a new port on *network_id* (default:
     the project's only network). *address*: the fixed IP of a new port. *tag*: the device tag. Wait at most *limit*
-    seconds (default: ``DONE``) until the server has the NIC, and return its port.
+    seconds (default: ``DONE``) until the server has the NIC, and return the NIC's port.
 
     If the host takes longer, the action is cancelled and nothing is attached, so that a client that repeats the request
     does not get two NICs. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``.

@@ -52,8 +52,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
                          delete_on_termination: bool = False, multiattach: bool = True,
                          shelved: bool = True) -> Document:
     """Reserve the volume *volume_id*, choose a device name, queue the attachment to the server, and return the
-    attachment. A server that is shelved_offloaded gets the volume when it is unshelved. *device*: the preferred device
-    name. *tag*: the device tag. *multiattach*: allow a multiattach volume. *shelved*: allow a shelved server."""
+    attachment. If the server is shelved_offloaded, the volume is attached when the server is unshelved. *device*: the
+    preferred device name. *tag*: the device tag. *multiattach*: allow a multiattach volume. *shelved*: allow a shelved
+    server."""
     _check_shelved(target, "attach_volume", shelved=shelved)
     if tag and target.row.vm_state == OFFLOADED:
         raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
@@ -164,8 +165,8 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
     """Set whether the volume is deleted with the server; ``None`` leaves this unchanged. *same*: further fields of the
-    API request (device, tag, serverId, and the volume's uuid as id), which cannot be changed. Raises ``InvalidRequest``
-    when a value in *same* differs from the current one, ``NotFound``, and ``Conflict`` when the server is locked."""
+    API request (device, tag, serverId, and the volume's uuid as id), which must equal the current values. Raises
+    ``InvalidRequest`` when one of them differs, ``NotFound``, and ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _find_attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}

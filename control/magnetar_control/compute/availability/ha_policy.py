@@ -74,9 +74,9 @@ def server_ha_policy(settings: Settings, server: ServerRow) -> HaPolicy:
 
 
 def _valid(values: Mapping[str, str], key: str, place: str, problems: list[str]) -> str | None:
-    """Return the evacuation policy or priority under *key* in *values*; ``None`` if it is missing or malformed. If it
-    is malformed, append a text about it to *problems*. *place*: the source of *values* (metadata or extra spec), for
-    this text."""
+    """Return the evacuation policy or priority under *key* in *values*; ``None`` if it is missing or malformed. For a
+    malformed value, append a text to *problems*. *place*: the source of *values* (metadata or extra spec), for this
+    text."""
     value = values.get(key)
     if value is None:
         return None

@@ -17,8 +17,8 @@ SHOWN = 200
 
 
 class IncidentReport(NamedTuple):
-    """An incident, which is the failure of a host or of a whole cell, with the name of the cell, and the affected
-    servers in the order of their evacuation."""
+    """An incident (the failure of a host or of a whole cell), with the name of the cell, and with the affected servers
+    in the order of their evacuation."""
 
     cell: str
     incident: IncidentRow

@@ -50,7 +50,7 @@ NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are o
 @dataclass(frozen=True)
 class BalanceReport:
     """The load balance of the hosts of a cell. *plan*: the loads of the hosts, and the proposed live migrations.
-    *unmeasured*: the reasons by name of host for hosts without a measured load. *dropped*: the number of migrations
+    *unmeasured*: maps the name of each host without a measured load to the reason. *dropped*: the number of migrations
     that are not proposed, because after them the other hosts would lack room for the servers of a failed host."""
 
     cell: CellMapping
@@ -63,9 +63,9 @@ class BalanceReport:
 def report_balance(caller: Caller, cell: str | None = None, host: str | None = None,
                    limit: int | None = None) -> list[BalanceReport]:
     """Return the load balance of each cell, or only of the cell named *cell*. Nothing is changed. *host*: propose
-    migrations that move all servers off this host; only its cell is reported. *limit*: the largest number of proposed
-    migrations in all cells together. Raises ``NotFound`` for an unknown cell or host, ``Unavailable`` when a cell's
-    database does not answer."""
+    migrations that move all servers off this host; the result then contains only the cell of this host. *limit*: the
+    largest number of proposed migrations in all cells together. Raises ``NotFound`` for an unknown cell or host,
+    ``Unavailable`` when a cell's database does not answer."""
     cloud, states = caller.cloud, read_current_hosts(caller.cloud.store, caller.cloud.settings)
     cells = _requested_cells(cloud, states, cell, host)
     left = limit if limit is not None or host else MOVES
@@ -113,9 +113,9 @@ class _CellBalance:
         self.names = sorted(name for name, row in states.rows.items() if row.cell_id == cell.id)
 
     def report(self) -> BalanceReport:
-        """Read the loads, plan migrations, and return both. The last migrations are dropped from the plan until they do
-        no harm to failover: if the other hosts have room for the servers of a host now, they still have it afterwards.
-        """
+        """Read the loads, plan migrations, and return both. The last migrations of the plan are dropped until the
+        remaining ones do no harm to failover: for each host whose servers would now find room on the other hosts, this
+        is still true after the migrations."""
         with self.database.read() as connection:
             moved, moving = migrations.fetch_recent_moves(connection, utc_now(-REST))
         loads, unmeasured = self._read_loads()
@@ -150,8 +150,8 @@ class _CellBalance:
         return MoveTrial(states, read_host_inventories(api, states), servers)
 
     def _read_loads(self) -> tuple[dict[str, HostLoad], dict[str, str]]:
-        """Return two mappings by host name: the loads of the hosts that are up, and for each other host the reason why
-        its load is unknown."""
+        """Return two mappings by host name: the loads of the hosts that are up, and, for each host without a known
+        load, the reason."""
         up = {name: self.states.rows[name].endpoint for name in self.names if self.states.hosts[name].profile.up}
         loads, unmeasured = {}, {name: "It is down." for name in self.names if name not in up}
         for name, load in read_host_loads(self.cloud.agents, up).items():
@@ -185,8 +185,8 @@ class _CellBalance:
 
 
 def _reason_to_stay(row: ServerRow, serving_hosts: Mapping[Any, str]) -> str:
-    """Return the reason why a server must not be moved; "" if it may be moved. *serving_hosts*: maps the uuid of a
-    volume to the only host that can serve the volume to other hosts."""
+    """Return the reason why a server must not be moved; "" if it may be moved. *serving_hosts*: for volumes that only
+    one host can serve to other hosts: maps the uuid of the volume to this host."""
     if row.task_state:
         return f"It has a running action ({row.task_state})."
     if row.locked_by:

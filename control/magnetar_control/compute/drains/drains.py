@@ -52,7 +52,7 @@ class ServerOfDrain(NamedTuple):
 
 @dataclass(frozen=True)
 class DrainReport:
-    """The progress of draining a host, which moves all of its servers to other hosts. *drain*: the drain's row;
+    """The progress of draining a host, that is, of moving all of its servers to other hosts. *drain*: the drain's row;
     ``None`` when the host is not drained. *volumes*: the number of volumes that are stored on the host itself."""
 
     host: HostRow
@@ -67,8 +67,9 @@ class DrainReport:
 
 @use_case(f"{RULE}update")
 def start_drain(caller: Caller, host: str, reason: str | None = None) -> None:
-    """Disable the compute service of a host for *reason*, and request that conductors move all of its servers to other
-    hosts. If the host is already being drained, retry the servers that could not be moved. Raises ``NotFound``."""
+    """Disable the compute service of a host for *reason*, and request that conductors move all servers of the host to
+    other hosts. If the host is already being drained, retry the servers that could not be moved. Raises ``NotFound``.
+    """
     set_host_columns(caller, host, DISABLED, reason or REASON, None, partial(
         drains.begin_drain_row, host=host, reason=reason or REASON, request_id=caller.request_id,
         user_id=caller.context.user_id or None, project_id=caller.context.project_id or None))
@@ -126,8 +127,8 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
 def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str,
                     volume_hosts: frozenset[str] | None) -> ServerOfDrain:
     """Return the predicted result of moving *server* off *host* with the action *key* (live migration, cold migration
-    or offload). *volume_hosts*: the hosts that can reach the server's volumes; ``None``: all hosts. The server is then
-    counted on its predicted host in *states*, for the next prediction."""
+    or offload). *volume_hosts*: the hosts that can reach the server's volumes; ``None``: all hosts. The function adds
+    the server to its predicted host in *states*, so that the next prediction takes the server into account."""
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)
@@ -172,9 +173,9 @@ def _shown_result(result: DrainedServer) -> ServerOfDrain:
 
 
 def check_progress(report: DrainReport, begun: int) -> bool:
-    """Return whether the drain in *report* is complete. *begun*: the number of the request to drain that the caller
-    waits for; each new request for the same host gets the next number. Raises ``Conflict`` when the drain was ended, or
-    its host does not answer."""
+    """Return whether the drain in *report* is complete. *begun*: the number of the drain request whose completion the
+    caller waits for; each new request to drain the same host gets the next number. Raises ``Conflict`` when the drain
+    was ended before it was complete, or when the host does not answer."""
     drain, name = report.drain, report.host.name
     if drain is None or drain.state == ENDING:
         raise Conflict(f"The drain of host {name} was ended meanwhile: its compute service was enabled.")

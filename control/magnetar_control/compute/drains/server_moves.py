@@ -41,8 +41,8 @@ class MoveChoice(NamedTuple):
 
 
 def choose_move(server: ServerRow, host_volumes: Collection[str]) -> MoveChoice:
-    """Return how to move *server*, which has no running action, off its host, or why it must stay. *host_volumes*: the
-    uuids of the volumes that the host itself stores."""
+    """Return how to move *server* off its host, or why the server must stay. The server must have no running action.
+    *host_volumes*: the uuids of the volumes that the host itself stores."""
     action = MOVES.get(server.vm_state)
     if server.locked_by == ADMIN_LOCK:
         lock_reason = f" ({server.locked_reason})" if server.locked_reason else ""

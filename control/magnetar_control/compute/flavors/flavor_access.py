@@ -47,7 +47,7 @@ def _access_of(caller: Caller, flavor: FlavorRow) -> Access:
 def create_flavor_access(caller: Caller, id: str, project: str, *, public: bool = False) -> Access:
     """Let *project* use the flavor *id*, and return all projects that may use it. *public*: accept a public flavor,
     although the access has no effect. Raises ``InvalidRequest`` for a project that does not exist, ``Conflict`` for a
-    public flavor without *public* and for a project that has access."""
+    public flavor without *public* and for a project that already has access."""
     if not caller.cloud.services.identity.project_exists(caller.context, project):
         raise InvalidRequest(f"Project ID {project} is not a valid project.")
     flavor = flavors.show_flavor(caller, id)

@@ -57,8 +57,8 @@ def flavor_not_found(id: str) -> NotFound:
 
 @use_case(f"{MANAGE}create")
 def create_flavor(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> FlavorRow:
-    """Create a flavor, and return its row. *columns*: values for the table ``flavors``, which also defines the
-    defaults; ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB. *id*: ``None`` or ``auto``: generate it.
+    """Create a flavor, and return its row. *columns*: values for columns of the table ``flavors`` (``ram`` and ``swap``
+    in MiB, ``disk`` and ``ephemeral`` in GiB); the table defines the defaults. *id*: ``None`` or ``auto``: generate it.
     Raises ``Conflict`` when another flavor has the id or the name."""
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:

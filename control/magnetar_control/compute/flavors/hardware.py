@@ -45,9 +45,9 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        current: Mapping[str, Any] | None = None,
                        accepted_properties: Mapping[str, Any] | None = None) -> str | None:
-    """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if they are malformed,
-    contradict each other, or have no effect. If the setting ``specs_without_effect`` is ``warn``, those without effect
-    are accepted, and a warning about them is returned; otherwise return ``None``.
+    """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if some are malformed,
+    contradict each other, or have no effect. But if the setting ``specs_without_effect`` is ``warn``, accept those
+    without effect, and return a warning about them. Return ``None`` if there is no warning.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
     *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
@@ -85,9 +85,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
 
 
 def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[str], remedy: str) -> str | None:
-    """Raise ``InvalidRequest`` if *ineffective* is not empty: it lists the extra specs or properties of *subject* that
-    have no effect. If the setting ``specs_without_effect`` is ``warn``, return a warning instead of raising. Return
-    ``None`` if *ineffective* is empty. *remedy*: advice for the error message."""
+    """Return ``None`` if *ineffective* (the extra specs or properties of *subject* that have no effect) is empty.
+    Otherwise raise ``InvalidRequest``; but if the setting ``specs_without_effect`` is ``warn``, return a warning
+    instead. *remedy*: advice for the error message."""
     if not ineffective:
         return None
     message = f"{subject} would do nothing here: {'; '.join(ineffective)}."
@@ -155,9 +155,9 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` when one of *nics* is a PCI device of the host (vnic_type direct and similar) and cannot
-    work: *flavor* or *image* encrypts the guest's memory, which the device could not read, or *flavor* limits the
-    bandwidth of NICs, which the host cannot do for devices."""
+    """Raise ``InvalidRequest`` when one of *nics* is a PCI device of the host (vnic_type direct and similar), but the
+    server cannot use such a NIC. It cannot when *flavor* or *image* encrypts the guest's memory, which the device could
+    not read, and when *flavor* limits the bandwidth of NICs, because the host cannot limit the bandwidth of devices."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):
@@ -173,8 +173,8 @@ def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[
 def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | None,
                               new: Mapping[str, Any] | None) -> None:
     """Raise ``InvalidRequest`` when a server of *flavor* would need other CPUs, NUMA cells, pages, architecture or
-    memory encryption with the image *new* than with the image *old*. A rebuild cannot change these, because it uses the
-    same host and claims, as in Nova."""
+    memory encryption with the image *new* than with the image *old*. A rebuild cannot change these properties, because
+    the rebuilt server keeps its host and its claims, as in Nova."""
     vcpus, ram = int(flavor["vcpus"]), int(flavor["ram"])
     had, required = (numa.numa_needs(placed_hardware(flavor, image), vcpus, ram) for image in (old, new))
     if had != required:
@@ -196,8 +196,8 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
     """Raise ``InvalidRequest`` when the *desired* pair (flavor, image) would change whether the local disks of *server*
-    are encrypted, or would change the extra spec ``hw:tpm_secret_security`` from or to ``deployment``. A TPM secret
-    from an earlier flavor of the server counts too."""
+    are encrypted, or would change the extra spec ``hw:tpm_secret_security`` from or to ``deployment``. If the current
+    flavor has no TPM, a TPM secret from an earlier flavor of the server is compared with the desired one."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:
@@ -215,11 +215,11 @@ def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, An
 
 
 def host_bound_hardware(server: ServerRow, live: bool) -> str:
-    """Return a text about hardware of the server that prevents suspending it, or with *live* prevents a live migration,
-    with advice for the user; "" if nothing prevents it.
+    """Return a text, with advice for the user, about hardware of the server that makes the action impossible; "" if no
+    hardware does. The action is a live migration if *live* is true, otherwise suspending the server.
 
-    PCI devices prevent suspending only; for a live migration, the target host decides about them. NICs that are PCI
-    devices prevent neither, because they are detached from the guest meanwhile.
+    PCI devices make only suspending impossible; for a live migration, the target host decides whether it can provide
+    the devices. NICs that are PCI devices do not matter, because they are detached from the guest during the action.
     """
     flavor = server.flavor
     devices = devices_of(flavor, server.nics)
@@ -237,16 +237,16 @@ def host_bound_hardware(server: ServerRow, live: bool) -> str:
 
 
 def stored_volume_image(properties: Mapping[str, Any]) -> ImageOfServer:
-    """Return the image fields that the row of a server with a root volume stores. *properties*: the properties of the
-    image from which the volume was made; only those about hardware are stored."""
+    """For a server with a root volume, return the image fields to store in the server's row. *properties*: the
+    properties of the image from which the volume was made; the result contains only those about hardware."""
     hardware_properties = {name: value for name, value in properties.items()
                            if has_spec_row(name, BY_PROPERTY) or name == "os_type" or name.startswith("trait:")}
     return {"properties": hardware_properties} if hardware_properties else {}
 
 
 def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> ImageOfServer:
-    """Return the image fields that the row of *server* stores after a rebuild from *image*. The server's machine type
-    is preserved, unless the image requests another one."""
+    """Return the image fields to store in the row of *server* after a rebuild from *image*. They preserve the server's
+    machine type, unless the image requests another one."""
     stored_fields, machine = stored_image_fields(image), machines.machine_of_image(server.image)
     requested_machine = str(parse_hardware_specs(stored_fields.get("properties") or {}, BY_PROPERTY).get("machine",
                                                                                                          machines.AUTO))
@@ -255,5 +255,5 @@ def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> 
 
 
 def stored_image_fields(image: Mapping[str, Any] | None) -> ImageOfServer:
-    """Return the fields of *image* that a server's row stores; {} for a server without an image."""
+    """Return those fields of *image* that are stored in a server's row; {} for a server without an image."""
     return cast("ImageOfServer", {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {})

@@ -49,8 +49,8 @@ def _aggregate_exists(name: str) -> MagnetarError:
 
 @use_case(f"{RULE}create")
 def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
-    """Create a host aggregate without hosts, and return it. *zone*: its availability zone; ``None``: none. Raises
-    ``Conflict``."""
+    """Create a host aggregate without hosts, and return it. *zone*: the availability zone of the aggregate; ``None``
+    for no zone. Raises ``Conflict``."""
     with caller.cloud.store.api.write() as connection:
         id = aggregates.insert_aggregate_row(connection, name, {ZONE: zone} if zone else {})
         if id is None:
@@ -69,8 +69,8 @@ def _notify_aggregate(caller: Caller, connection: Any, row: Aggregate, *names: s
 
 
 def _change_aggregate(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None], *events: str) -> Aggregate:
-    """Call *change(connection, aggregate)* in a transaction to change the aggregate *id*, send the notifications
-    *events* in it, and return the changed aggregate."""
+    """Change the aggregate *id* in a transaction by calling *change(connection, aggregate)*; send the notifications
+    *events* in the same transaction, and return the changed aggregate."""
     with caller.cloud.store.api.write() as connection:
         row = _find_aggregate(connection, id, lock=True)
         change(connection, row)
@@ -115,8 +115,8 @@ def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapp
 def _check_zone(caller: Caller, connection: Any, row: Aggregate, names: Iterable[str],
                 zones: tuple[str | None, str | None], action: str, error: type[MagnetarError]) -> None:
     """Raise *error* when the hosts *names* of the aggregate *row* cannot change their availability zone from the first
-    of *zones* to the second: another aggregate puts them into a different zone, or they have servers. *action*: the
-    name of the operation, for the error message."""
+    of *zones* to the second: another aggregate puts one of these hosts into a different zone, or one of them has
+    servers. *action*: the name of the operation, for the error message."""
     names, (old, new) = list(names), zones
     other_zones = set(aggregates.fetch_host_zones(connection, names, excluded_id=row.id).values())
     if new and other_zones - {new}:

@@ -29,8 +29,8 @@ class Zone(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_availability_zones(caller: Caller) -> list[Zone]:
-    """Return all availability zones that have hosts: first the available ones, then the others, both sorted by name. A
-    zone is available when at least one of its hosts is enabled."""
+    """Return all availability zones that have hosts: first the available ones, then the unavailable ones, each group
+    sorted by name. A zone is available when at least one of its hosts is enabled."""
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good

@@ -11,8 +11,8 @@ from .hypervisors import RULE
 
 @use_case(f"{RULE}list-detail")
 def list_room_reports(caller: Caller, zone: str | None = None, aggregate: str | None = None) -> list[RoomReport]:
-    """Return reports on whether the cloud, each availability zone and each aggregate have free resources for the
-    servers of a failed host. With *zone* or *aggregate*, return only the report on it. Raises ``InvalidField`` for an
-    unknown zone or aggregate."""
+    """Return one report for the whole cloud, for each availability zone and for each aggregate: whether its other hosts
+    have room for the servers of a host that fails. With *zone* or *aggregate*, return only the report on this zone or
+    aggregate. Raises ``InvalidField`` for an unknown zone or aggregate."""
     cloud = caller.cloud
     return report_room(cloud.store, cloud.services.volume, cloud.settings, zone, aggregate)

@@ -16,8 +16,9 @@ from .services import RULE
 
 
 class HostFenceReport(NamedTuple):
-    """The fencing of a host (switching it off so that its servers can be evacuated). *fencing*: its last fencing.
-    *request*: the last request of an administrator. Either is ``None`` if there was none."""
+    """The fencing of a host (switching it off so that its servers can be evacuated). *fencing*: the last fencing of the
+    host; ``None`` if there was none. *request*: the last request of an administrator to fence or unfence the host;
+    ``None`` if there was none."""
 
     host: HostRow
     fencing: FencingRow | None

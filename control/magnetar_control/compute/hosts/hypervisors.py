@@ -148,7 +148,7 @@ def servers_of_hypervisors(caller: Caller, names: Sequence[str]) -> Mapping[str,
 
 
 def hypervisor_workloads(caller: Caller, names: Sequence[str]) -> Mapping[str, Workload]:
-    """Return a pair for each of the hosts *names*, by the host's name: the number of its servers, and how many of them
+    """Return, by name of each of the hosts *names*, a pair: the number of servers on the host, and how many of these
     have a task state."""
     return services.fetch_host_workloads(caller.cloud.store, names)
 
@@ -187,8 +187,8 @@ def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agent_address(endpoint: str) -> str | None:
-    """Return the IP address of the agent at the URL *endpoint*: the address of the local machine for a Unix socket,
-    ``None`` when the host name cannot be resolved."""
+    """Return the IP address of the agent at the URL *endpoint*: for a Unix socket, the address of the local machine;
+    ``None`` when the host name in *endpoint* cannot be resolved."""
     name = urlsplit(endpoint).hostname or "127.0.0.1"
     try:
         return str(ip_address(name))

@@ -76,8 +76,8 @@ def _check_compute(binary: str) -> None:
 def update_service(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
                    forced_down: bool | None = None) -> Service:
     """Enable or disable a compute host (*status*: enabled or disabled), or treat it as down even while its agent
-    reports (*forced_down*). Return its service. Parameters that are ``None`` change nothing. Raises ``InvalidRequest``,
-    ``NotFound``."""
+    reports (*forced_down*). Return the service of the host. Parameters that are ``None`` change nothing. Raises
+    ``InvalidRequest``, ``NotFound``."""
     service_id = parse_uuid(id)
     if disabled_reason is not None and status != DISABLED:
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
@@ -98,9 +98,10 @@ def update_host_service(caller: Caller, host: str, binary: str, *, status: str |
 
 def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
                      also: Callable[[Connection], None] = lambda _connection: None) -> None:
-    """Set *status*, *reason* and *forced_down* of the host *name*; parameters that are ``None`` change nothing.
-    Enabling a host ends its drain. *also*: a function that makes further changes in the same transaction. The scheduler
-    sees the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
+    """Set the columns of the host *name*: status and disabled reason, unless *status* is ``None``, and forced_down,
+    unless *forced_down* is ``None``. Enabling a host ends its drain. *also*: a function that makes further changes in
+    the same transaction. The scheduler sees the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``.
+    """
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
@@ -169,8 +170,8 @@ def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
 
 def _forget_host(connection: Connection, service: Service, evacuations: Collection[str]) -> None:
     """Delete the host of *service* and the rows that refer to it. The host's row is locked first, so that no resources
-    are claimed meanwhile. *evacuations*: uuids of evacuations from the host; their claims are released. Raises
-    ``Conflict`` when other claims remain."""
+    of the host are claimed during the deletion. *evacuations*: uuids of evacuations from the host; their claims are
+    released. Raises ``Conflict`` when other claims remain."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
     for evacuation in evacuations:
         release_consumer_claims(connection, evacuation)

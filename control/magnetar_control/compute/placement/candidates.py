@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class ProviderFacts(Protocol):
-    """The attributes that the tests of a request may read. The object is one provider, or several providers of a host
-    that together provide the resources of one request group."""
+    """The interface of the objects that the tests of a request group (on traits, aggregates and trees) get: one
+    provider, or several providers of a host that together provide the resources of the group."""
 
     @property
     def traits(self) -> frozenset[str]:
@@ -99,8 +99,8 @@ class AllocationCandidate:
 
 @dataclass(frozen=True)
 class _ProviderSet:
-    """Several providers of one host that together provide the resources of one request group, as one object for the
-    group's tests."""
+    """Several providers of one host that together provide the resources of one request group, as one object that the
+    tests of the group can check."""
 
     each: Sequence[Provider]
 

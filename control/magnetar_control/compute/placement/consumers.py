@@ -33,8 +33,8 @@ UNKNOWN = "unknown"
 @dataclass(frozen=True)
 class ConsumerRequest:
     """The requested allocations of a consumer. *held*: amounts by uuid of the provider, then by resource class.
-    *generation*: the consumer's generation that the client has read; ``None`` for a new consumer. It is checked only
-    with *generational*."""
+    *generation*: the consumer's generation that the client has read; ``None`` for a new consumer. The generation is
+    checked only if *generational* is true."""
 
     held: Mapping[str, Mapping[str, int]]
     project_id: str = ""
@@ -53,7 +53,7 @@ class Consumers:
     def replace(self, requested: Mapping[str, ConsumerRequest], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after_claims: Callable[[Connection], None] = lambda _: None) -> None:
-        """Replace the allocations of all consumers in *requested*, by uuid (``normal_uuid``), in one transaction.
+        """Replace the allocations of consumers in one transaction. *requested*: requests by uuid (see ``normal_uuid``).
 
         *between*: a function that makes further changes in the transaction, after old amounts are released and before
         new ones are claimed. *after_claims*: a function that makes further changes after the claims. Both functions are
@@ -110,9 +110,9 @@ class Consumers:
 
 
 def _locked_allocations(connection: Connection, id: str) -> Sequence[ClaimRow]:
-    """Return a consumer's allocations, locked until the transaction ends. A new consumer has no rows, so the lock is on
-    its id: when two clients create the same consumer at the same time, the second waits and then reads the rows of the
-    first."""
+    """Return a consumer's allocations, locked until the transaction ends. A new consumer has no rows that could be
+    locked, so the lock is on the consumer's id: when two clients create the same consumer at the same time, the second
+    waits and then reads the rows of the first."""
     if rows := allocations.fetch_consumer_claims(connection, id, lock=True):
         return rows
     advisory_lock(connection, "consumer", id)
@@ -128,7 +128,8 @@ def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], 
     """Return *consumer_request* with amounts of hosts only, and the numbers of PCI devices that the consumer keeps, by
     uuid of the host and alias. Bandwidth of a network card becomes an amount of the card's host. *rows*: the consumer's
     current allocations. *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest``
-    when the request has devices that the consumer does not hold, or changes its NUMA cells."""
+    when the request has devices that the consumer does not hold, or changes the amounts of NUMA cells that the consumer
+    holds."""
     places = {id: str(below[id].report["place"]) for id in consumer_request.held  # providers of bandwidth
               if id in below and "place" in below[id].report}
     _check_cells(consumer_request, rows, roots, below)
@@ -221,8 +222,8 @@ def no_room(host: str, amounts: Mapping[str, int]) -> Conflict:
 
 
 def normal_uuid(id: str) -> str:
-    """Return a consumer's uuid in lower case with dashes, so that a consumer has one uuid however it is written. Raises
-    ``InvalidRequest`` when *id* is no uuid."""
+    """Return a consumer's uuid in lower case with dashes, so that all ways to write the uuid refer to the same
+    consumer. Raises ``InvalidRequest`` when *id* is no uuid."""
     try:
         return str(uuid.UUID(id))
     except ValueError:

@@ -61,7 +61,7 @@ class ListedProvider(NamedTuple):
 
 class HostParts(NamedTuple):
     """A cache entry: the providers below a host, each as (uuid, name, uuid of its parent). *state*: the time of the
-    host's last change, and its bandwidth classes; the entry is valid as long as these stay the same."""
+    host's last change, and its bandwidth classes; the entry is valid as long as *state* stays the same."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]
@@ -108,8 +108,8 @@ class Placement:
             return self.read_roots(connection, ids)
 
     def roots_of_tree(self, id: str) -> list[Provider]:
-        """Return the host with the uuid *id* in a list. If no host has this uuid, return all hosts, because *id* may be
-        the uuid of a provider below one of them."""
+        """Return a list of hosts whose trees may contain the provider with the uuid *id*: only the host with this uuid,
+        if there is one; otherwise all hosts, because *id* may be the uuid of a provider below any of them."""
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:
@@ -126,8 +126,9 @@ class Placement:
         return self._with_rows(connection, hosts.fetch_host_rows(connection, ids=ids), ids)
 
     def roots_without_reports(self) -> list[Provider]:
-        """Return all hosts, sorted by name, without the reports of their agents. This is faster, but only inventories
-        and aggregates can be tested: child providers and traits are missing."""
+        """Return all hosts, sorted by name, without the reports of their agents. This is faster than reading the
+        reports, but without them the hosts have no child providers and no traits, so that only inventories and
+        aggregates can be tested."""
         with self.cloud.store.api.read() as connection:
             return self._with_rows(connection, hosts.fetch_hosts_without_reports(connection))
 
@@ -210,8 +211,8 @@ class Placement:
                                  "there are.")
 
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
-        """Return the provider *id*, and the allocations on it as a mapping: by the consumer's uuid, a pair of (amounts
-        by resource class, the consumer's generation). Raises ``NotFound``."""
+        """Return the provider *id*, and the allocations on it as a mapping from the consumer's uuid to (amounts by
+        resource class, the consumer's generation). Raises ``NotFound``."""
         provider = self.provider(id)
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_host_claims(connection, provider.root_id)
@@ -222,8 +223,8 @@ class Placement:
         return provider, {row.consumer_id: (mine, row.generation) for row, mine in of_child if mine}
 
     def consumer(self, id: str) -> tuple[Consumer | None, Mapping[str, Provider]]:
-        """Return the consumer *id*, and all providers of the hosts on which it has allocations, by uuid. The consumer
-        is ``None``, and the mapping empty, when it has no allocations."""
+        """Return the consumer *id*, and a mapping by uuid of all providers of the hosts on which the consumer has
+        allocations. If it has no allocations, return ``None`` and an empty mapping."""
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_consumer_claims(connection, id)
         if not rows:
