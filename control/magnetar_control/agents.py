@@ -56,8 +56,8 @@ def user_message(error: MagnetarError) -> str:
 
 
 class AgentClient(Client):
-    """A client for the HTTP API of one host's agent. Each call sends the id of the API request that caused it in
-    X-Request-Id. *context*: a function that returns the TLS context."""
+    """A client for the HTTP API of one host's agent. Each call sends the header X-Request-Id with the id of the API
+    request that caused the call. *context*: a function that returns the TLS context."""
 
     def __init__(self, endpoint: str, *, context: Callable[[], ssl.SSLContext], **more: Any) -> None:
         super().__init__(endpoint, **more)
@@ -74,7 +74,7 @@ class AgentClient(Client):
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
         """Override ``Client._unreachable``: return ``Unreachable`` also if the agent does not answer in time, because
         it hangs, its host has lost power, or the network drops packets. *connected*: whether the connection was open
-        before."""
+        before the error."""
         failure = super()._unreachable(error, connected)
         return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
 
@@ -100,23 +100,23 @@ class AgentClient(Client):
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
         """Return the error to raise for *error*, the failure of a connection that the caller has opened itself.
-        *connected*: whether the connection was open before."""
+        *connected*: whether the connection was open before the error."""
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
         """Return the resource usage of a server's guest, as the agent reports it: a dict with counters of CPUs, disks
-        and NICs since the guest was started, and its memory."""
+        and NICs since the guest was started, and the guest's memory."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def load(self, patience: float) -> dict[str, Any]:
-        """Return the CPU and memory usage of the agent's host and of its guests, as the agent reports it (the average
-        of ten minutes). *patience*: seconds to retry while the agent restarts."""
+        """Return the CPU and memory usage of the agent's host and of its guests, as the agent reports it: averages over
+        ten minutes. *patience*: seconds to retry while the agent restarts."""
         return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
 
     def pool_content(self, pool: str) -> list[dict[str, Any]]:
         """Return the files or images in the storage pool *pool* of the host, each as {name, size, format, volume,
-        reason}. *size*: in GiB. *volume*: the uuid of the volume with this content, ``None`` for none. *reason*: why
-        the content cannot be managed as a new volume; ``None`` if it can."""
+        reason}. *size*: in GiB. *volume*: the uuid of the volume with this content, ``None`` for none. *reason*: why no
+        new volume can be made of the content; ``None`` if one can."""
         content: list[dict[str, Any]] = self._call("GET", "/v1/host/content", {"pool": pool})["content"]
         return content
 
@@ -159,9 +159,9 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
-        """Yield a client of the agent at *endpoint* for use by the calling thread only, and put it back into the pool
-        if no error occurs. *patience*: seconds without an answer after which the agent counts as unreachable; ``None``:
-        the default."""
+        """Yield a client of the agent at *endpoint* for use by the calling thread only, and put the client back into
+        the pool if the caller's block raises no error; otherwise close it. *patience*: seconds without an answer after
+        which the agent counts as unreachable; ``None``: the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None
@@ -180,8 +180,8 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """Return a new client of the agent at *endpoint*, outside the pool. Its User-Agent header is ``CLOUD``: this
-        tells the agent that the control plane calls."""
+        """Return a new client of the agent at *endpoint*, outside the pool. The client sends the User-Agent header
+        ``CLOUD``, which tells the agent that the control plane calls."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 

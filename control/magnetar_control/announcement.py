@@ -38,8 +38,8 @@ def new_holder(name: str) -> str:
 
 
 class Announcement:
-    """The row in *database* that announces one running process to the other processes of the control plane: its release
-    and its capabilities. *kind*: ``api`` or ``conductor``."""
+    """The database row that announces one running process to the other processes of the control plane. It contains the
+    release and the capabilities of the process. *kind*: ``api`` or ``conductor``."""
 
     def __init__(self, store: Store, kind: str, name: str, database: Database) -> None:
         self.kind, self.name, self.holder = kind, name, new_holder(name)
@@ -49,7 +49,7 @@ class Announcement:
 
     def join(self) -> None:
         """Write the row of this process, and check that the process is compatible with the other running processes. If
-        it is not, remove the row and raise ``ProcessTooOld``."""
+        this process is not compatible, remove the row and raise ``ProcessTooOld``."""
         self._write()
         try:
             self.check()
@@ -60,7 +60,8 @@ class Announcement:
 
     def renew(self) -> None:
         """Update the heartbeat in the row of this process. After a long pause, in which the other processes may have
-        considered it gone, check again that it is compatible with them. Raises ``ProcessTooOld``."""
+        considered this process gone, also check again that this process is compatible with them. Raises
+        ``ProcessTooOld``."""
         if time.monotonic() - self._renewed_at > FORGOTTEN / 2:
             self.join()
         else:
@@ -134,8 +135,8 @@ class AnnouncingThread:
 
 
 def renew_or_end(announcement: Announcement) -> None:
-    """Renew the announcement of this process. If the process is too old for the others, send SIGTERM to it, so that it
-    stops. Database errors are only logged."""
+    """Renew the announcement of this process. If this process is too old for the other running processes, send it
+    SIGTERM, so that it stops. Database errors are only logged."""
     try:
         announcement.renew()
     except ProcessTooOld as error:
@@ -146,6 +147,6 @@ def renew_or_end(announcement: Announcement) -> None:
 
 
 def process_name(configured: str | None, parts: Sequence[str] = ()) -> str:
-    """Return the name of a process, with its *parts* after slashes, such as ``kvm1/2``. *configured*: the name in the
-    settings; ``None``: use the host name. *parts*: for example, the number of an API process."""
+    """Return the name of a process, followed by *parts*, each after a slash, such as ``kvm1/2``. *configured*: the name
+    in the settings; ``None``: use the host name. *parts*: for example, the number of an API process."""
     return "/".join((configured or socket.gethostname(), *parts))

@@ -22,7 +22,7 @@ CATALOGUE = "backup.json"
 
 def add_backup_commands(command: Any, group: Any) -> None:
     """Add the subcommand ``magnetar backup import`` to the command line. *command*: the function ``_add_command`` of
-    ``cli``. *group*: its function ``_add_group``, which returns the subparsers of a command group."""
+    ``cli``. *group*: the function ``_add_group`` of ``cli``, which returns the subparsers of a command group."""
     actions = group("backup", "Import backups of volumes.")
     parser = command(actions, "import", run_backup_import,
                      "Add the backups whose catalogues are in a directory to the database, each to its former project. "
@@ -58,7 +58,7 @@ def run_backup_import(options: argparse.Namespace) -> int:
 
 def read_backup_catalogues(directory: Path) -> tuple[list[Document], list[str]]:
     """Read the file ``backup.json`` of each backup in *directory*. Return two lists: a backup record for each valid
-    file, and an error text for each other file. Raises ``InvalidSettings`` if *directory* does not exist."""
+    file, and an error text for each invalid file. Raises ``InvalidSettings`` if *directory* does not exist."""
     from magnetar_control.services.volume.backups import catalogue_record
 
     if not directory.is_dir():

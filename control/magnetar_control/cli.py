@@ -145,8 +145,8 @@ def _add_group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def configure_logging(level: str) -> None:
-    """Configure logging: write JSON lines of *level* and above to stderr. They contain no source file and line number,
-    because finding these takes time."""
+    """Configure logging: write JSON lines of *level* and above to stderr. The lines contain no source file and line
+    number, because finding these takes time."""
     from magnetar_control.web.json_log import BatchedLog, JsonLog
 
     handler = BatchedLog()
@@ -200,9 +200,9 @@ def _serving_settings(options: argparse.Namespace) -> Settings:
 
 
 def _end_process(with_conductor: bool) -> int:
-    """Return the exit status after a service has stopped. *with_conductor*: the service has run a conductor; if its
-    threads still run, exit the process immediately. Their actions stay in the queue, and another conductor continues
-    them."""
+    """Return the exit status after a service has stopped. *with_conductor*: the service has run a conductor; if threads
+    of the conductor still run, exit the process immediately. The actions of these threads stay in the queue, and
+    another conductor continues them."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()
                and not thread.daemon]
     if with_conductor and threads:
@@ -251,7 +251,7 @@ def _address(url: str) -> str:
 
 
 def _url_without_secrets(url: str) -> str:
-    """Return *url* without its password and without secret query parameters, for printing. If it cannot be parsed,
+    """Return *url* without its password and without secret query parameters, for printing. If *url* cannot be parsed,
     return only the part after the last @."""
     from sqlalchemy import URL, make_url
     from sqlalchemy.exc import ArgumentError
