@@ -12,9 +12,9 @@ MOST = 2**31 - 1
 
 
 def parse_number_id(text: str, noun: str) -> int:
-    """Return the id *text* of a request as an integer. Its size is not limited, so that an id that is too large for the
-    database leads to "not found" (404), as in Nova. Raises ``InvalidField`` when *text* is not a number. *noun*: the
-    resource type, for the error message."""
+    """Return the id *text* of a request as an integer. It may be larger than an integer of the database; such an id
+    leads to "not found" (404), as in Nova. Raises ``InvalidField`` when *text* is not a number. *noun*: the resource
+    type, for the error message."""
     if not re.fullmatch(r"[+-]?[0-9]{1,80}", text, re.ASCII):
         raise InvalidField("id", f"must be a whole number, the id of {noun}", text)
     return int(text)

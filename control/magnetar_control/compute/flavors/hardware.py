@@ -47,7 +47,7 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
                        accepted_properties: Mapping[str, Any] | None = None) -> str | None:
     """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if some are malformed,
     contradict each other, or have no effect. But if the setting ``specs_without_effect`` is ``warn``, accept those
-    without effect, and return a warning about them. Return ``None`` if there is no warning.
+    without effect, and return a warning. Ignored image properties only lead to a warning.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
     *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
