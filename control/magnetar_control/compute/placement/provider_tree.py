@@ -90,7 +90,7 @@ class Provider:
         return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
     def cells_of(self, row: ClaimRow) -> dict[str, dict[str, int]]:
-        """Return the amounts of the host's NUMA cells that the server of the allocation *row* uses: by uuid of the
+        """Return how much of the host's NUMA cells the server of the allocation *row* uses: amounts by uuid of the
         cell's provider, then by resource class."""
         if row.owner is not None:
             return {}
@@ -99,8 +99,8 @@ class Provider:
 
     @property
     def _networks(self) -> list[ChildProvider]:
-        """The child providers of bandwidth: one for each physical network, and one for each network card on a physical
-        network (``core.bandwidth``)."""
+        """The child providers whose inventories are bandwidth: one for each physical network, and one for each network
+        card on a physical network (``core.bandwidth``)."""
         rows_by_place: dict[str, dict[str, InventoryRow]] = {}
         for name, row in self.bandwidths.items():
             kind, place = bandwidth.split_resource(name)
@@ -170,7 +170,7 @@ class Provider:
 
     @property
     def traits(self) -> frozenset[str]:
-        """The traits that the agent reports, and those that an operator has set."""
+        """The traits that the agent reports, and the traits that an operator has set."""
         return self.reported_traits | self.own_traits
 
     @cached_property
@@ -245,7 +245,7 @@ class Provider:
 
     def claims_fit(self, name: str, amount: int) -> bool:
         """Return whether the current claims on the resource class *name* do not exceed its capacity, and one consumer
-        may claim *amount*. Used after inventories were replaced."""
+        may claim *amount*. Used to check inventories that were just replaced."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit
@@ -255,9 +255,9 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A resource provider below the host *root*, such as a NUMA cell, a PCI device or a network card. *report*: its
-    description by the host's agent. *used*: the claimed amounts by resource class; empty for a NUMA cell. Its
-    aggregates and generation are those of the host."""
+    """A resource provider below the host *root*, such as a NUMA cell, a PCI device or a network card. *report*: the
+    provider's description by the host's agent. *used*: the claimed amounts by resource class; empty for a NUMA cell.
+    The aggregates and the generation of the host apply."""
 
     root: Provider | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -342,7 +342,7 @@ def _suits_row(row: InventoryRow, amount: int) -> bool:
 
 
 def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[str, dict[str, int]]:
-    """Return the amounts of the providers below the host *root* that the allocations *rows* contain: by uuid of the
+    """Return the amounts that the allocations *rows* claim from providers below the host *root*: by uuid of the
     provider, then by resource class."""
     amounts_by_child: dict[str, dict[str, int]] = {}
     for row in rows:
@@ -359,7 +359,7 @@ def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[st
 
 
 def allocated_amounts(row: ClaimRow) -> dict[str, int]:
-    """Return the amounts of the host itself that the allocation *row* contains, by resource class, without zeros."""
+    """Return the amounts that the allocation *row* claims from the host itself, by resource class, without zeros."""
     amounts = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
     amounts.update({name: n for name, n in row.resources.items() if not bandwidth.split_resource(name)[1]})
     return amounts

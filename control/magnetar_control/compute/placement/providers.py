@@ -37,7 +37,7 @@ Wanted = Mapping[str, Any] | None
 
 class Providers:
     """The operations of Placement's API that change resource providers. The parameter *generation* is the provider's
-    generation that the client has read; ``None`` skips the check."""
+    generation that the client has read; ``None`` skips the check that this generation is still current."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
@@ -65,8 +65,9 @@ class Providers:
                 dry_run: bool = False) -> None:
         """Set the traits *names* and the inventories *own_inventories* (fields by resource class) that an operator
         defines for a provider. For classes that the agent reports, only ``reserved`` and ``allocation_ratio`` can be
-        set. ``None`` changes nothing. Missing custom traits and classes are created. *dry_run*: check only, and raise
-        the same errors. Raises as ``set_traits`` and ``set_inventories``."""
+        set. *names* or *own_inventories* that are ``None`` change nothing. Missing custom traits and classes are
+        created. *dry_run*: check only, and raise the same errors. Raises the errors of ``set_traits`` and
+        ``set_inventories``."""
         with self._changing(id) as (connection, provider):
             if names is not None:
                 for name in sorted({*names} - custom_traits.fetch_trait_names(connection)):
@@ -86,9 +87,9 @@ class Providers:
 
     # Traits
     def set_traits(self, id: str, generation: int | None, names: Iterable[str]) -> Provider:
-        """Set the operator's traits of a provider to *names*, and return the provider. Traits that its agent reports
-        are not changed. Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``.
-        """
+        """Set the operator's traits of a provider to *names*, and return the provider. Traits that the host's agent
+        reports are not changed. Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``,
+        ``Conflict``."""
         with self._changing(id, generation) as (connection, provider):
             self._give_traits(connection, provider, names)
         return self.placement.provider(id)
@@ -168,7 +169,7 @@ class Providers:
     def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
                          store_equal: bool = False) -> None:
         """Set the inventories *requested* (fields by resource class) of a locked provider. *whole*: also remove the
-        operator's values of all other classes. *store_equal*: store values even if they equal the current ones."""
+        operator's values of all other classes. *store_equal*: store values even if they equal the current values."""
         if whole:
             requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
         _check_inventories(connection, requested)
@@ -199,9 +200,9 @@ class Providers:
         does. This moves a resource class from one host to another together with its claims.
 
         *requested*: by uuid of the provider, a pair of (generation that the client has read, inventories by class).
-        *consumer_requests*: the new allocations by the consumer's uuid. Raises as ``set_inventories`` and
-        ``Consumers.replace``, but ``InvalidRequest`` for a provider that does not exist. Raises ``Conflict`` when
-        allocations of these consumers, even unchanged ones, do not fit the new inventories.
+        *consumer_requests*: the new allocations by the consumer's uuid. Raises the errors of ``set_inventories`` and
+        ``Consumers.replace``, except that a missing provider is an ``InvalidRequest``. Raises ``Conflict`` when an
+        allocation of a consumer in *consumer_requests*, even an unchanged one, does not fit the new inventories.
         """
         def between(connection: Connection) -> None:
             for id, (generation, fields) in requested.items():
@@ -276,15 +277,15 @@ def _set_own_class(connection: Connection, provider: Provider, name: str, fields
 
 
 def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inventory *fields* of DISK_GB without the space of cached images: subtract that space on the disk of
-    *provider* from ``reserved``."""
+    """Return the inventory *fields* of DISK_GB with the disk space of the cached images on *provider* subtracted from
+    ``reserved``, because Placement's API shows the sum of both as ``reserved``."""
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
 def _own_settings(provider: Provider, name: str, fields: Wanted, store_equal: bool) -> dict[str, Any]:
     """Return the operator's values to store for the resource class *name*, which the agent reports; {} if *fields* is
-    ``None``. Values that equal the current ones are left out, unless they are already stored or *store_equal* is set.
-    Raises ``InvalidField``, ``InvalidRequest``."""
+    ``None``. Values that equal the values in effect are left out, unless the operator has already set them or
+    *store_equal* is true. Raises ``InvalidField``, ``InvalidRequest``."""
     if fields is None:
         return {}
     have, own_values = provider.inventories.get(name), provider.own_inventories.get(name, {})
