@@ -18,8 +18,8 @@ RULE = "os_compute_api:os-assisted-volume-snapshots:"
 
 @use_case(f"{RULE}create")
 def create_assisted_snapshot(caller: Caller, volume_id: str) -> None:
-    """Refuse the request, because volumes here have no assisted snapshots: always raise ``InvalidRequest``, as Nova
-    does when no server has the volume."""
+    """Refuse the request, because volumes here have no assisted snapshots: always raise ``InvalidRequest``, also (as in
+    Nova) when no server has the volume."""
     _refuse_snapshot(caller, volume_id, InvalidRequest)
 
 

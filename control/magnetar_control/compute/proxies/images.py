@@ -86,7 +86,8 @@ def add_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
 
 
 def replace_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Replace all properties of an image with *metadata*, and return them. Raises as ``add_image_metadata``."""
+    """Replace all properties of an image with *metadata*, and return the new properties. Raises the errors of
+    ``add_image_metadata``."""
     return _change_metadata(caller, id, lambda _have: metadata)
 
 

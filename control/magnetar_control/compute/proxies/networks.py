@@ -51,9 +51,9 @@ show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 
 
 def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortRequest]:
-    """Check the networks that a request for a server names with the network service, and return them as requests for
-    NICs. *requested*: the networks in the form that ``Networks.check_requested`` accepts. A policy rule decides whether
-    the caller may use external networks."""
+    """Let the network service check the *requested* networks of a new server, and return them as requests for NICs.
+    *requested*: the networks in the form that ``Networks.check_requested`` accepts. A policy rule decides whether the
+    caller may use external networks."""
     return caller.cloud.services.network.check_requested(
         caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
 
@@ -169,8 +169,8 @@ def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_ad
 
 @server_use_case(rule=f"{FLOATING_RULE}remove")
 def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> None:
-    """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when it is not
-    associated with this server."""
+    """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when the floating IP
+    is not associated with this server."""
     store, floating_ip = _by_address(caller, address)
     if floating_ip["port_id"] not in {port["port_id"] for port in caller.cloud.services.network.ports(target.row.id)}:
         raise Conflict(f"Floating IP {address} is not associated with instance {target.row.id}.")

@@ -60,7 +60,8 @@ def add_server_security_group(caller: Caller, target: Target, name: str) -> None
 
 @server_use_case(rule=f"{RULE}remove")
 def remove_server_security_group(caller: Caller, target: Target, name: str) -> None:
-    """Remove the security group *name* from all ports of the server. Raises as ``add_server_security_group``."""
+    """Remove the security group *name* from all ports of the server. Raises the errors of
+    ``add_server_security_group``."""
     _change_server_groups(caller, target, name, add=False)
 
 
@@ -117,7 +118,7 @@ def create_security_group(caller: Caller, name: str, description: str) -> Docume
 
 @use_case(f"{RULE}update")
 def update_security_group(caller: Caller, id: str, name: str, description: str) -> Document:
-    """Set name and description of a security group, and return it. Raises ``InvalidRequest``, ``NotFound``."""
+    """Set name and description of a security group, and return the group. Raises ``InvalidRequest``, ``NotFound``."""
     with _as_nova_errors():
         return _with_remotes(caller, [_resource_store(caller).update(
             caller.context, parse_uuid(id), {"name": name, "description": description})])[0]
@@ -137,8 +138,8 @@ def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id
                                                                                                     None)) -> Document:
     """Create a rule of the security group *group_id* that allows incoming traffic, and return it. The traffic has
     *protocol* and comes from the group *remote_group_id* or from the addresses *cidr*; from anywhere when both are
-    ``None``. *ports*: first and last port, or type and code for ICMP. Raises ``InvalidRequest``, ``NotFound``,
-    ``Forbidden``."""
+    ``None``. *ports*: first and last port of the range, or type and code for ICMP. Raises ``InvalidRequest``,
+    ``NotFound``, ``Forbidden``."""
     context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}
     _resource_store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:

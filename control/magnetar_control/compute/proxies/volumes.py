@@ -49,7 +49,7 @@ def create_volume(caller: Caller, size: int, *, name: str | None = None, descrip
 
 @use_case(f"{RULE}delete")
 def delete_volume(caller: Caller, id: str) -> None:
-    """Delete the volume *id*. Raises ``NotFound``, ``InvalidRequest`` while it is in use."""
+    """Delete the volume *id*. Raises ``NotFound``, ``InvalidRequest`` while the volume is in use."""
     caller.cloud.services.volume.volumes.delete(caller.context, id)
 
 
