@@ -50,8 +50,8 @@ OF_IMAGE = ListOf(Record(**{name: Field(value, name) for name, value in FIELDS.i
 class BlockDeviceRequest(NamedTuple):
     """The disks in a request for new servers. *mapping*: the block device mapping. *image*, *flavor*: results of
     ``server_create.find_image`` and ``find_flavor``. *field*: the name of the mapping in error messages. *several*: the
-    request is for more than one server. *multiattach*: multiattach volumes are allowed. *instead_of*: the uuid of a
-    server that the new one replaces; volumes that only this server uses count as free."""
+    request is for more than one server. *multiattach*: multiattach volumes are allowed. *instead_of*: the uuid of an
+    old server that the new server replaces; volumes that only the old server uses count as free."""
 
     mapping: Sequence[Mapping[str, Any]]
     image: Mapping[str, Any] | None
@@ -91,8 +91,8 @@ def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -
 
 def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
                           block_devices: Sequence[BlockDevice]) -> Mapping[str, Any]:
-    """Return the properties of the image from which the root disk is made; {} if there is none. If the root disk is a
-    volume, or is created from a volume or snapshot, this is the image from which that volume was created.
+    """Return the properties of the image from which the root disk is made; {} if there is no such image. If the root
+    disk is a volume, or is created from a volume or snapshot, this is the image from which that volume was created.
     *block_devices*: the result of ``complete_block_device_mapping``."""
     root = next((block_device for block_device in block_devices if block_device["boot_index"] == 0),
                 None) if image is None else None
@@ -128,8 +128,8 @@ def default_disk_config(properties: Mapping[str, Any]) -> str:
 
 def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
     """Return the block device mapping in the properties of *image*; [] if it has none. Nova writes this property to
-    images of servers that boot from a volume. The mapping is checked like that of a request, because users can change
-    these properties."""
+    images of servers that boot from a volume. The mapping is checked as strictly as the mapping in a request, because
+    users can change the properties of images."""
     properties = image.get("properties") or {}
     if "block_device_mapping" not in properties:
         return []
@@ -148,8 +148,8 @@ def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
 
 
 def _from_text(name: str, value: Any) -> Any:
-    """Return *value* of the key *name* in an image's block device mapping. A text is converted to the type of the key,
-    integer or boolean."""
+    """Return *value*, the value of the key *name* in an image's block device mapping, converted from text if the key's
+    type is integer or boolean."""
     if name in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
         return int(value)
     return TRUTH.get(str(value).lower(), value) if name == "delete_on_termination" else value
@@ -165,7 +165,7 @@ def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[
     made from *image* (the image of the request).
 
     As in Nova, a volume with boot_index 0 is the root disk even when the request also names an image. Then only the
-    properties of that image are used.
+    properties of the image in the request are used.
     """
     for block_device in block_devices:
         if (block_device["source_type"], block_device["destination_type"]) == ("image", "local") and (
@@ -202,8 +202,9 @@ def _check_root_size(caller: Caller, block_devices: Sequence[BlockDevice], flavo
 def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> tuple[list[dict[str, Any]],
                                                                                   list[dict[str, Any]]]:
     """Return two lists for an image of a server that boots from a volume: the block device mapping, which refers to
-    snapshots of the server's volumes, and the snapshots to create, as {id, volume_id}. Both are empty for other
-    servers. The ids of the snapshots are derived from *image_id*, so a repeated call returns the same ids."""
+    snapshots of the server's volumes, and the snapshots to create, as {id, volume_id}. Both lists are empty if the
+    server does not boot from a volume. The ids of the snapshots are derived from *image_id*, so a repeated call returns
+    the same ids."""
     attachments = server.volumes
     if not any(attachment["boot_index"] == 0 for attachment in attachments):
         return [], []
@@ -265,7 +266,7 @@ def _invalid_mapping(why: str) -> MagnetarError:
 
 def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_device: Mapping[str, Any],
                            where: str) -> BlockDevice:
-    """Return *block_device* with default values filled in. Raises ``InvalidRequest`` if keys contradict."""
+    """Return *block_device* with default values filled in. Raises ``InvalidRequest`` for contradictory keys."""
     source = block_device.get("source_type") or "volume"
     uuid = block_device.get("uuid") or block_device.get(f"{source}_id")
     target = block_device.get("destination_type") or ("local" if source in ("image", "blank") else "volume")
@@ -307,8 +308,9 @@ def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_de
 
 def _check_words(block_device: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest,
                  where: str) -> None:
-    """Raise ``InvalidField`` for keys of *block_device* that have no effect, or a value that is not supported, with its
-    source_type *source* and its destination_type *target*. *where*: the device's name in error messages."""
+    """Raise ``InvalidField`` if *block_device* has a key without effect, or an unsupported value. *source*, *target*:
+    the device's source_type and destination_type, which determine the allowed keys and values. *where*: the device's
+    name in error messages."""
     fields = {name: value for name, value in block_device.items() if value not in (None, "")}
     if fields.get("device_type", "disk") != "disk":
         raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "
@@ -328,8 +330,9 @@ def _check_words(block_device: Mapping[str, Any], source: str, target: str, requ
 
 
 def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDeviceRequest, where: str) -> None:
-    """Raise ``InvalidField`` for keys of a local disk that have no effect. *fields*: its keys and values. A disk_bus
-    that equals the bus of the flavor or image is accepted, because Nova writes it to images of servers."""
+    """Raise ``InvalidField`` if a local disk has a key without effect. *fields*: the keys and values of the disk. A
+    disk_bus is accepted if it equals the bus that the flavor or image specifies, because Nova writes disk_bus to images
+    of servers."""
     flavor = request.flavor
     for name, allowed, why in REFUSED:
         if name in fields and fields[name] not in (*allowed, *_DEFAULTS.get(name, ())) and not (

@@ -137,7 +137,7 @@ class ConsoleGrant(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The type of the console under the name that the agent uses."""
+        """The type of the console, named as agents name it."""
         return KINDS[self.token.type]
 
     @property
@@ -165,8 +165,8 @@ def resolve_console_token(cloud: Cloud, token: str) -> ConsoleGrant:
 
 
 def use_console_token(grant: ConsoleGrant) -> None:
-    """Mark the token of *grant* as used. A SPICE token allows several connections; then one of them is counted. Raises
-    ``Forbidden`` when another client has used the token."""
+    """Mark the token of *grant* as used or, for a further connection of the same SPICE session, count this connection,
+    because a SPICE token allows several connections. Raises ``Forbidden`` when another client has used the token."""
     database, hash = grant.database, grant.token.hash
     with database.write() as connection:
         if grant.token.type != SPICE:
@@ -194,8 +194,8 @@ class Whereabouts(NamedTuple):
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return the new host of the server of *grant* if a live migration has moved it, or ``moving`` if a live migration
-    is in progress. Both fields are unset otherwise, and for a server that cannot be migrated live."""
+    """Return the new host of the server of *grant* if a live migration has moved the server, or ``moving`` if a live
+    migration is in progress. Otherwise, or if the server's state allows no live migration, both fields are unset."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()
@@ -217,8 +217,8 @@ def renew_console_token(cloud: Cloud, grant: ConsoleGrant, host: HostView) -> No
 
 @use_case("os_compute_api:os-console-auth-tokens")
 def show_console_token(caller: Caller, token: str) -> dict[str, Any]:
-    """Return the connection data of the console that *token* opens, with the keys of Nova's API: type, host and port of
-    the agent, and the server's uuid."""
+    """Return the connection data of the console that *token* opens, with the keys of Nova's API: console type, host and
+    port of the host's agent, and uuid of the server."""
     try:
         grant = resolve_console_token(caller.cloud, token)
     except Forbidden:

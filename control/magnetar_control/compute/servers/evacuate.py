@@ -26,9 +26,9 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
                     stopped: bool = False, on_shared_storage: bool | None = None, new_password: bool = False,
                     admin_pass: str | None = None) -> None:
     """Queue the evacuation of the server to *host*, or to a host that the scheduler chooses. *force*: use *host*
-    without the scheduler. *stopped*: do not start the server there. *on_shared_storage*: whether the client says that
-    the root disk survives on shared storage; a wrong value is refused, ``None`` means not given. *admin_pass*: a
-    password for the guest. *new_password*: the request names a password, which cannot be combined with
+    without the scheduler. *stopped*: do not start the server on its new host. *on_shared_storage*: whether the client
+    says that the root disk survives on shared storage; a wrong value is refused, ``None`` means not given.
+    *admin_pass*: a password for the guest. *new_password*: the request names a password, which cannot be combined with
     *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
@@ -74,7 +74,7 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
     """Return whether the server's disks are in a shared folder that *host* can access too. If *host* is ``None``,
-    return whether any other host can."""
+    return whether any other host can access the folder."""
     with caller.cloud.store.api.read() as connection:
         source = hosts.fetch_host_row(connection, target.row.host)
         if not folder_of_host(source):
@@ -85,9 +85,10 @@ def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
 
 
 def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
-    """Raise ``Conflict`` if an evacuation could lose or corrupt data: a volume of the server is only reachable through
-    the failed host, or this host is not known to be off and a guest that still runs there could write to a volume.
-    *disks*: check this also for the server's own disks, which the new host takes over."""
+    """Raise ``Conflict`` if an evacuation could lose or corrupt data. This is so if a volume of the server is only
+    reachable through the failed host. It is also so if a guest that still runs on the failed host could write to a
+    volume, and the host is not known to be off. *disks*: the new host takes over the server's own disks, so such a
+    guest could also write to these."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])

@@ -31,7 +31,7 @@ class ExternalEvent(NamedTuple):
 
 @use_case("os_compute_api:os-server-external-events:create")
 def accept_external_events(caller: Caller, events: Sequence[ExternalEvent]) -> list[int]:
-    """Handle *events*, and return an HTTP status for each in the same order: ``TAKEN`` (200), ``WRONG`` (400),
+    """Handle *events*, and return their HTTP statuses in the order of the events: ``TAKEN`` (200), ``WRONG`` (400),
     ``MISSING`` (404) or ``IN_VAIN`` (422)."""
     located_servers = servers.find_server_rows(caller.cloud.store, {event.server_id for event in events})
     return [_accept_event(caller, event, located_servers.get(event.server_id)) for event in events]
@@ -60,7 +60,7 @@ def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
 
 def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
     """Queue the detachment of the NIC whose port *tag* was deleted, and return ``TAKEN``. Return ``MISSING`` if the
-    server has no such NIC, ``IN_VAIN`` if its state does not allow detaching."""
+    server has no such NIC, ``IN_VAIN`` if the server's state does not allow detaching."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
     if mac is None:
         return MISSING
@@ -74,8 +74,9 @@ def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> in
 
 
 def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*. Nothing else is done: extending
-    a volume also resizes the guest's disk, and conductors ask the volume service when a volume is reimaged."""
+    """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*. Nothing else is needed: a
+    guest's disk is resized when its volume is extended, and a conductor that waits for a reimaged volume asks the
+    volume service itself."""
     return TAKEN if any(attachment["volume_id"] == tag for attachment in target.row.volumes) else MISSING
 
 

@@ -45,8 +45,8 @@ def _valued_hints(hints: Mapping[str, Any]) -> list[str]:
 
 
 def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield, with a reason, each of *hints* that Nova supports but that has no effect here, because the filter for it
-    is disabled or does not exist."""
+    """Yield a text for each of *hints* that Nova supports but that has no effect here: the hint's name, and the reason
+    (its filter is disabled or does not exist)."""
     for name in _valued_hints(hints):
         by = FOLLOWED.get(name)
         if name == "cidr" and "build_near_host_ip" not in _valued_hints(hints):
@@ -58,13 +58,13 @@ def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator
 
 
 def _unknown_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield the name of each hint that is unknown to Nova and to the operator's additional filters and weighers."""
+    """Yield the name of each hint that neither Nova nor an additional filter or weigher of the operator knows."""
     if not _read_by_own(settings):
         known_hints = {*FOLLOWED, *NOBODY, *NOTES, "group"}
         yield from (name[:80] for name in _valued_hints(hints) if name not in known_hints)
 
 
 def _read_by_own(settings: Settings) -> bool:
-    """Return whether the operator has added filters or weighers. They may read any hint, so no hint is then known to be
-    without effect."""
+    """Return whether the operator has added filters or weighers. Such filters and weighers may read any hint, so it is
+    unknown whether a hint has an effect."""
     return bool(settings.weighers) or not _KNOWN.issuperset(settings.enabled_filters)

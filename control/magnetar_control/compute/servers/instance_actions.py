@@ -24,9 +24,9 @@ SHOWN = tuple(key for key, action in ACTIONS.items() if action.label)
 @server_use_case(rule=f"{RULE}list")
 def list_instance_actions(_caller: Caller, target: Target, limit: int | None = None, marker: str | None = None,
                           since: str | None = None, before: str | None = None) -> Sequence[ShownAction]:
-    """Return the rows of a server's actions, newest first: at most *limit*, or all if it is ``None``. *marker*: the
-    request id of the last action of the previous page. *since*, *before*: earliest and latest time of an action's last
-    change. Raises ``InvalidRequest``."""
+    """Return the rows of a server's actions, newest first: at most *limit*, or all if *limit* is ``None``. *marker*:
+    the request id of the last action of the previous page. *since*, *before*: earliest and latest time of an action's
+    last change. Raises ``InvalidRequest``."""
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     with target.database.read() as connection:
@@ -53,7 +53,7 @@ def show_instance_action(caller: Caller, target: Target, request_id: str, *,
 
 
 def _check_stayed(connection: Connection, target: Target) -> None:
-    """Raise ``Moved`` when the server is no longer in this database. A new server moves from cell0 to its cell, with
-    its actions, as soon as it has a host."""
+    """Raise ``Moved`` when the database of *target* no longer has the server: a new server, with its actions, moves
+    from cell0 to its cell as soon as it has a host."""
     if servers.fetch_server_row(connection, target.row.id) is None:
         raise servers.Moved

@@ -29,11 +29,12 @@ def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None =
                     before: str | None = None, *, limit: int, newest: bool = True, marker: str | None = None,
                     hidden: bool = False) -> tuple[Sequence[MigrationRow], bool]:
     """Return (rows of migrations, whether more rows follow). Admins get the migrations of all projects, other callers
-    those of their project.
+    get the migrations of their project.
 
     *equal*: required values by column. *host*: the source or the destination. *since*, *before*: earliest and latest
     time of a migration's last change. *newest*: sort the newest first. *marker*: the uuid of the last migration of the
-    previous page. *hidden*: return only hidden migrations; there are none. Raises ``Forbidden``, ``InvalidRequest``.
+    previous page. *hidden*: return only hidden migrations, which do not exist here, so the result is empty. Raises
+    ``Forbidden``, ``InvalidRequest``.
     """
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
@@ -135,7 +136,7 @@ KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migra
 def _request_outcome(caller: Caller, target: Target, number: str, outcome: str, states: tuple[str, ...]) -> None:
     """Save the request to abort or force-complete (*outcome*) the migration *number*, and record it as an instance
     action. Raises ``InvalidRequest`` unless the migration's status is one of *states*. If the status changes during the
-    call, check and save again."""
+    call, check the new status and try to save again."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)

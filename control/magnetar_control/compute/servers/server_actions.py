@@ -118,8 +118,8 @@ def migrate_server(caller: Caller, target: Target, host: str | None = None) -> N
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
-    """Return the argument {"cross_cell": True} for a resize or migration, which lets the scheduler choose a host in
-    another cell, if the policy allows this to the caller; otherwise {}."""
+    """Return the additional arguments of a resize or migration: {"cross_cell": True}, which lets the scheduler choose a
+    host in another cell, if the policy allows the caller to move the server there; otherwise {}."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
@@ -128,7 +128,7 @@ def live_migrate_server(caller: Caller, target: Target, host: str | None = None,
                         forced: bool = False) -> None:
     """Queue a live migration of the server to *host*, or to a host that the scheduler chooses. *ask_for_hosts*: refuse
     the request immediately when the cloud has no other host. *forced*: use *host* without the scheduler's filters, if
-    it has room."""
+    *host* has enough free resources."""
     if forced and not host:
         raise InvalidRequest("Can't force to a non-provided destination")
     if host:
@@ -170,11 +170,11 @@ def _check_destination(caller: Caller, target: Target, key: str, host: str) -> H
 class Rebuild:
     """A request to rebuild a server's root disk from an image.
 
-    *files*: injected files, each {path, contents in base64}; ``None`` keeps the previous ones. *columns*: new values of
-    name, description, hostname, access_ip_v4, access_ip_v6, disk_config, user_data, key_name, trusted_certs (``None``
-    for the default ones). *metadata*: replaces the previous metadata. *reimage*: also rebuild a root disk that is a
-    volume; if false, the volume is not changed, and *image_id* must be the volume's image. *admin_pass*: a password for
-    the guest.
+    *files*: injected files, each {path, contents in base64}; ``None`` keeps the previous files. *columns*: new values
+    of name, description, hostname, access_ip_v4, access_ip_v6, disk_config, user_data, key_name, trusted_certs
+    (``None`` for the default ones). *metadata*: replaces the previous metadata. *reimage*: also rebuild a root disk
+    that is a volume; if false, the volume is not changed, and *image_id* must be the volume's image. *admin_pass*: a
+    password for the guest.
     """
 
     image_id: str
@@ -263,7 +263,7 @@ def _is_root_of_image(block_device: Mapping[str, Any]) -> bool:
 @server_use_case("rescue")
 def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
                   admin_pass: str | None = None) -> None:
-    """Queue a rescue of the server: it boots from the image *image_id*, or from the image of the server if this is
+    """Queue a rescue of the server: it boots from the image *image_id*, or from the server's own image if *image_id* is
     ``None``. *volume_backed*: allow a server that boots from a volume. *admin_pass*: a password for the guest."""
     own_image_id = target.row.image_id
     if not own_image_id and not volume_backed:
@@ -312,8 +312,8 @@ def unlock_server(caller: Caller, target: Target) -> None:
 
 @server_use_case("os-resetState")
 def reset_server_state(caller: Caller, target: Target, state: str) -> None:
-    """Set the server's vm_state to *state*, ``active`` or ``error``, and cancel its actions, except a deletion in
-    progress."""
+    """Set the server's vm_state to *state*, ``active`` or ``error``, and cancel the server's actions, except a deletion
+    in progress."""
     with target.database.write() as connection:
         notify_stopped_actions(caller, target.row.id, connection,
                                stopped_actions.reset_server_actions(connection, target.row.id))
@@ -357,8 +357,8 @@ def change_server_password(caller: Caller, target: Target, password: str) -> Non
 
 
 def _host_error(error: MagnetarError, text: str) -> MagnetarError:
-    """Return an error with the message *text* for a request that has failed with *error* at a host: ``Unavailable``
-    when the host did not answer in time, so that clients try again, otherwise ``Conflict``."""
+    """Return an error with the message *text* for a request that has failed with *error* at a host: ``Unavailable``,
+    which asks clients to try again, when the host did not answer in time; otherwise ``Conflict``."""
     if isinstance(error, Unavailable):
         return error  # too many requests wait for it
     if isinstance(error, (Unreachable, TimedOut, HypervisorDown)):
@@ -367,8 +367,8 @@ def _host_error(error: MagnetarError, text: str) -> MagnetarError:
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
-    """Return the message of *error*, a failure at the server's host. Only admins get the message with the host and the
-    reason."""
+    """Return the message of *error*, a failure at the server's host, for the caller: with the host and the reason only
+    if the caller is an admin."""
     return error.message if caller.is_admin else user_message(error)
 
 

@@ -47,7 +47,7 @@ DESTINATION = "compute:servers:create:requested_destination"
 
 @dataclass(frozen=True, kw_only=True)
 class NewServers:
-    """A request for one or several equal servers.
+    """A request for one server, or for several equal servers.
 
     *networks*: ``none``, ``auto``, or an argument of ``Networks.check_requested``. *mapping*: the block device mapping
     with the keys ``block_devices.FIELDS``; *mapping_field*: its name in error messages. *hints*: scheduler hints.
@@ -98,8 +98,8 @@ class NewServers:
 
 
 class Place(NamedTuple):
-    """The availability zone and the hosts that a request for new servers names; ``None`` for each that it does not
-    name. *past_filters*: the host was requested as ``ZONE:HOST``, so no scheduler filter is applied."""
+    """The availability zone and the hosts that a request for new servers names; a field is ``None`` if the request does
+    not name it. *past_filters*: the host was requested as ``ZONE:HOST``, so no scheduler filter is applied."""
 
     zone: str | None
     host: str | None
@@ -108,8 +108,8 @@ class Place(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A request for new servers that has passed all checks except the quota of servers, with the flavor, image,
-    networks and other resources that it names."""
+    """A request for new servers that has passed all checks except the quota of servers. It includes the flavor, image,
+    networks and other resources that the request names."""
 
     wanted: NewServers
     flavor: FlavorOfServer
@@ -153,8 +153,8 @@ def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
 def preview_server_row(caller: Caller, new_servers: NewServers,
                        instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
     """Return the row that ``create_servers`` would insert for one server, and a warning about extra specs without
-    effect (or ``None``). Nothing is changed. *instead_of*: the row of a server that is deleted first; its share of the
-    quota and its volumes count as free. Raises as ``create_servers``."""
+    effect (``None`` if there are none). Nothing is changed. *instead_of*: the row of a server that is deleted first;
+    its share of the quota and its volumes count as free. Raises the errors of ``create_servers``."""
     prepared = prepare_servers(caller, new_servers, instead_of.id if instead_of else None)
     if instead_of is None:
         quotas.check_port_quota(caller, prepared.new_ports, 1, 1)
@@ -170,8 +170,9 @@ def preview_server_row(caller: Caller, new_servers: NewServers,
 def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None,
                         admin_pass: str | None = None) -> bool:
     """Insert *row*, a result of ``preview_server_row``, and queue its action ``create``; return ``True``. If the
-    project has got a server of the same name meanwhile, insert nothing and return ``False``. *warning*: a text stored
-    with the action. *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has the uuid."""
+    project has got a server of the same name since the preview, insert nothing and return ``False``. *warning*: a text
+    stored with the action. *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has the
+    uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])
@@ -240,10 +241,10 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
-    """Return the value of a server's column ``trusted_certs``: JSON text with the certificate *ids*, or with those of
-    the settings if *ids* is empty. Return ``None`` if there are none, or if the root disk is a volume (*on_volume*),
-    because volumes are not verified. Raises ``InvalidField`` for *ids* with *on_volume*. *where*: a prefix of the field
-    name in this error."""
+    """Return the value of a server's column ``trusted_certs``: JSON text with the certificate *ids*, or with the
+    certificates of the settings if *ids* is empty. Return ``None`` if there are no certificates, or if the root disk is
+    a volume (*on_volume*), because volumes are not verified. Raises ``InvalidField`` for *ids* with *on_volume*.
+    *where*: a prefix of the field name in this error."""
     if ids and on_volume:
         raise InvalidField(f"{where}trusted_image_certificates",
                            "is not supported when booting from volume: no image is verified then. Leave it out")
@@ -252,9 +253,9 @@ def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: b
 
 
 def _check_nics(new_servers: NewServers, nics: Sequence[PortRequest]) -> None:
-    """Raise ``InvalidRequest`` when the servers of the request cannot have the *nics*: a port needs bandwidth, which
-    the API version of the request does not allow, the DNS name of a port differs from the server's host name, or
-    several servers cannot share a NIC."""
+    """Raise ``InvalidRequest`` when the servers of the request cannot have the *nics*. The reasons: a port needs
+    bandwidth, which the API version of the request does not allow; the DNS name of a port differs from the server's
+    host name; or several servers would share a port or fixed IP."""
     if not new_servers.resource_requests and any(nic.get("resources") for nic in nics):
         raise InvalidRequest("Creating servers with ports having resource requests, like a port with a QoS minimum "
                              "bandwidth policy, is not supported until microversion 2.72.")
@@ -288,8 +289,8 @@ def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
 
 def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOfServer:
     """Return the flavor *id* as the fields that a server's row stores. Raises ``InvalidRequest`` when the caller may
-    not use it. *project*: the server's project; if it is not the caller's project, this project must have access to the
-    flavor."""
+    not use it. *project*: the server's project; if another project than the caller's is given, that project must have
+    access to the flavor."""
     own_project = project in (None, caller.project)
     row = caller.fetch(flavors.fetch_flavor_row, id, project or caller.project,
                        everything=own_project and caller.is_admin)
@@ -338,8 +339,8 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
 
 
 def _requested_place(caller: Caller, new_servers: NewServers) -> Place:
-    """Return the requested availability zone and hosts, after checking that they exist and that the caller may request
-    them. An availability zone of the form ``ZONE:HOST`` forces a host."""
+    """Return the requested availability zone and hosts, after checking that zone and hosts exist and that the caller
+    may request them. An availability zone of the form ``ZONE:HOST`` forces a host."""
     zone, forced = new_servers.availability_zone, None
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
@@ -367,7 +368,7 @@ def check_zone_exists(caller: Caller, zone: str) -> None:
 
 def _check_group(caller: Caller, id: str | None) -> None:
     """Raise ``InvalidRequest`` when the server group *id* from the scheduler hints does not exist, ``Forbidden`` when
-    it has as many servers as the quota allows."""
+    the group has as many servers as the quota allows."""
     if not id:
         return
     group = caller.fetch(server_groups.fetch_server_group_row, id)

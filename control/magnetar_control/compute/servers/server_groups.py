@@ -29,8 +29,8 @@ class GroupView(NamedTuple):
 
 @use_case(f"{RULE}index")
 def list_server_groups(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[GroupView]:
-    """Return at most *limit* server groups of the caller's project, after skipping *offset*. *all_projects*: of all
-    projects; ignored unless the caller is an administrator."""
+    """Return at most *limit* server groups of the caller's project, after skipping *offset*. *all_projects*: return the
+    groups of all projects; ignored unless the caller is an administrator."""
     everywhere = all_projects and caller.is_admin
     if everywhere:
         caller.check_policy(f"{RULE}index:all_projects")

@@ -76,9 +76,10 @@ def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str
 
 
 def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Collection[str]) -> dict[str, Any]:
-    """Return the properties that an image of a server inherits from *stored_image*, the fields of its image in the
-    server's row: all except *excluded_names*, signatures and encryption keys. The guest's machine type is added,
-    because a later server with the image needs the same one."""
+    """Return the properties that an image of a server inherits from the server's own image: all except
+    *excluded_names*, signatures and encryption keys. *stored_image*: the fields of the server's own image, as stored in
+    the server's row. The guest's machine type is added, because a later server that is created from the new image needs
+    the same machine type."""
     inheritable = machines.properties_with_machine(stored_image.get("properties") or {},
                                                    machines.machine_of_image(stored_image))
     return {name: value for name, value in inheritable.items()
@@ -90,7 +91,7 @@ def create_server_backup(caller: Caller, target: Target, name: str, backup_type:
                          properties: Mapping[str, str] | None = None) -> str:
     """Create a backup image of the server's root disk, and return its uuid. The image has the status queued until a
     conductor has uploaded its content. Then the server's oldest backups of this *backup_type* are deleted, so that at
-    most *rotation* remain (0: none, not even the new one). Raises ``InvalidRequest`` for a server that boots from a
+    most *rotation* remain (0: the new backup is deleted too). Raises ``InvalidRequest`` for a server that boots from a
     volume, as Nova does."""
     server, id = target.row, str(uuid.uuid4())
     if boots_from_volume(server):

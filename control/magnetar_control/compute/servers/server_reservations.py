@@ -54,8 +54,8 @@ def _resources_in_request(request: ServerRequest) -> NamedResources:
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return the time until which no conductor may start the ``create`` actions of the servers in *named*, so that
-    their ports and volumes can be reserved first. Return ``None`` if *named* is empty."""
+    """Return the time until which no conductor may start the ``create`` actions of the servers in *named*, because
+    their ports and volumes must be reserved first. Return ``None`` if *named* is empty."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
 
@@ -92,9 +92,9 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
     """Remove the servers in *named* that no conductor has begun to build, after releasing their reservations.
     *reserved*: the volume attachments that were reserved. Called when a reservation fails.
 
-    The servers' actions are first delayed further. If the API process dies before the servers are removed, a conductor
-    starts the actions after this delay, makes the reservations itself, and builds the servers, so no reservation is
-    left without a server.
+    First, the ``create`` actions of the servers are delayed further. If the API process dies before the servers are
+    removed, a conductor starts the actions after this delay, makes the reservations itself, and builds the servers, so
+    no reservation is left without a server.
     """
     database, untouched = caller.cloud.store.cell0, (*_queued_creates(named), actions.c.attempts == 0)
     with database.write() as connection:
@@ -110,7 +110,7 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of the ports and volumes in *resources* that the server *server_id* has. *reserved*: the
+    """Release the reservations that the server *server_id* has of the ports and volumes in *resources*. *reserved*: the
     volume attachments to release; ``None``: all in *resources*."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
@@ -120,8 +120,8 @@ def _free_reservations(caller: Caller, server_id: str, resources: NamedResources
 
 
 def _free_of_deleted_servers(caller: Caller, named: OfServers) -> None:
-    """Release the reservations of servers in *named* that another client has deleted meanwhile, because their deletion
-    may have ended before the reservations were made."""
+    """Release the reservations of those servers in *named* that another client has deleted since this request created
+    them. If the deletion has ended before the reservations were made, it has not released them."""
     located_servers = servers.find_server_rows(caller.cloud.store, [*named])
     for server_id, resources in named.items():
         _database, server = located_servers.get(server_id, (None, None))

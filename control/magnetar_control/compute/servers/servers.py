@@ -105,8 +105,9 @@ def list_all_servers(caller: Caller, *, soft_deleted: bool = False) -> list[Serv
 
 
 def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """Return the values of the sort columns *sort*, as (column, descending), of the server *id*, the marker of a page.
-    The server may have been deleted since the previous page. Raises ``InvalidRequest`` when there is no such server."""
+    """Return the marker's values of the columns by which a list is sorted. *id*: the marker, the uuid of the last
+    server of the previous page; this server may have been deleted since then. *sort*: (column, descending) for each
+    sort column. Raises ``InvalidRequest`` when there is no server with this uuid."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
         raise InvalidRequest(f"marker [{id[:80]}] not found")
@@ -134,7 +135,7 @@ def server_floating_ips(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mappi
 
 def addresses_with_floating_ips(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
     """Return *text*, a server's addresses as JSON, with floating IPs added (``add_floating_ips``). *floating*: the
-    server's floating IPs by (MAC, fixed IP). The JSON is decoded only if the server has floating IPs."""
+    server's floating IPs by (MAC, fixed IP), or ``None``. The JSON is decoded only if the server has floating IPs."""
     return orjson.dumps(add_floating_ips(orjson.loads(text), floating)).decode() if floating else text
 
 
@@ -180,8 +181,8 @@ def _check_pinned_zone(caller: Caller, server: ServerRow, zone: str) -> None:
 def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) -> ServerRow:
     """Set *columns* of a server's row, and return the updated row. Possible columns: name, description, hostname,
     disk_config, access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not changed. Raises
-    ``InvalidField`` for an availability zone other than the server's, because a server pinned to another zone could not
-    be moved."""
+    ``InvalidField`` for a pinned_availability_zone other than the server's current zone, because a server pinned to
+    another zone could not be moved."""
     zone = columns.get("pinned_availability_zone")
     if zone and zone != target.row.pinned_availability_zone:
         _check_pinned_zone(caller, target.row, zone)

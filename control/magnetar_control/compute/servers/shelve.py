@@ -55,8 +55,8 @@ def unshelve_server(caller: Caller, target: Target, zone: str | None = None, hos
 
 
 def _check_host(caller: Caller, name: str, zone: str | None) -> None:
-    """Raise ``InvalidRequest`` when the host *name* does not exist, ``Conflict`` when it is not in the availability
-    zone *zone*."""
+    """Raise ``InvalidRequest`` when the host *name* does not exist, ``Conflict`` when the host is not in the
+    availability zone *zone* (``None``: any zone)."""
     host = caller.cloud.hosts.get(name)
     if host is None:
         raise InvalidRequest(f"Compute host {name} could not be found.")

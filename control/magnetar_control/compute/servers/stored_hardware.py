@@ -55,7 +55,8 @@ def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
 
 
 def stored_machine_type(server: ServerRow) -> str:
-    """Return the machine type in the server's row, otherwise the one that its image specifies; "" if there is none."""
+    """Return the machine type in the server's row, otherwise the machine type that the server's image specifies; "" if
+    neither has one."""
     image = server.image
     return machines.machine_of_image(image, str(parse_hardware_specs(image.get("properties") or {},
                                                                      BY_PROPERTY).get("machine", "")))
@@ -78,8 +79,8 @@ def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str]
 
 
 def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]:
-    """Yield the uuids of servers in *databases* whose rows have no machine type. New servers get one from their host.
-    """
+    """Yield the uuids of servers in *databases* whose rows have no machine type. New servers get a machine type from
+    their host."""
     for database in databases:
         with database.read() as connection:
             rows = connection.execute(select(tables.servers.c.id, tables.servers.c.image).where(
@@ -93,9 +94,8 @@ def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]
 def update_machine_type(store: Store, client_of: ClientOf, id: str, machine_type: str,
                         force: bool = False) -> tuple[str, str]:
     """Set the machine type of a stopped server and of its guest; return (previous, new). Raises ``NotFound``,
-    ``NotOff``, ``UnknownName``. Without *force*, also raises ``Conflict`` when the new machine type is not a later
-    version of the previous one. A server without a machine type may get any. *client_of*: a function that returns a
-    client of the agent of a host."""
+    ``NotOff``, ``UnknownName``. Without *force*, also raises ``Conflict`` when the server has a machine type and the
+    new one is not a later version of it. *client_of*: a function that returns a client of the agent of a host."""
     if not machines.machine_family(machine_type):
         raise UnknownName("TYPE", machines.RULE, machine_type)
     database, server = find_stored_server(store, id)
@@ -135,9 +135,9 @@ def _check_update(previous: str, machine_type: str) -> None:
 
 
 def set_image_properties(store: Store, client_of: ClientOf, id: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Change the image properties that are stored with a stopped server, and return the changed ones. *client_of*: a
-    function that returns a client of the agent of a host. Raises ``NotFound``, ``NotOff``, ``UnknownName``, and
-    ``InvalidField`` for invalid or contradictory values."""
+    """Change the image properties that are stored with a stopped server, and return the changed properties.
+    *client_of*: a function that returns a client of the agent of a host. Raises ``NotFound``, ``NotOff``,
+    ``UnknownName``, and ``InvalidField`` for invalid or contradictory values."""
     for name in properties:
         row = IMAGE_PROPERTIES.find(name)
         if name == machines.PROPERTY:
@@ -179,8 +179,8 @@ def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
 
 def _write_stored_image(database: Database, id: str, change: Callable[[ImageOfServer], Mapping[str, Any]],
                         **more: Any) -> None:
-    """Replace the stored image fields in a server's row by *change(current fields)*, and set the columns *more* too.
-    Raises ``NotFound``."""
+    """Replace the stored image fields in a server's row by *change(current fields)*, and set the columns *more* of the
+    row too. Raises ``NotFound``."""
     with database.write() as connection:
         server_row = servers.fetch_server_row(connection, id, lock=True)
         if server_row is None:
