@@ -80,7 +80,7 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
 
 
 def check_server_carries(server: ServerRow, key: str) -> None:
-    """Raise ``Conflict`` when the action *key* cannot save or move something that the server has: shares, a TPM,
+    """Raise ``Conflict`` when the server has something that the action *key* cannot save or move: shares, a TPM,
     encrypted disks, or hardware of its host."""
     action = ACTIONS[key]
     label = action.label or key
@@ -100,7 +100,8 @@ def check_server_carries(server: ServerRow, key: str) -> None:
 
 
 def boots_from_volume(server: ServerRow) -> bool:
-    """Return whether the server's root disk is a volume. Then the flavor does not determine its size."""
+    """Return whether the server's root disk is a volume. If so, the flavor does not determine the size of the root
+    disk."""
     return not server.image_id or any(attachment["boot_index"] == 0 for attachment in server.volumes)
 
 
@@ -175,7 +176,8 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 class ServerUseCase(Generic[P, R]):
     """An API operation on one server: a function of caller, target and further arguments. Each call first checks the
     policy *rule*. If *key* is set, it also checks whether the server's lock and states allow the action
-    ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated in that cell."""
+    ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated with the server's row
+    there."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key
@@ -207,7 +209,7 @@ class ServerUseCase(Generic[P, R]):
 
 def server_use_case(key: str | None = None, rule: str | None = None) -> Callable[
         [Callable[Concatenate[Caller, Target, P], R]], ServerUseCase[P, R]]:
-    """Return a decorator that turns a function into a ``ServerUseCase``. *key*: the key of its action in ``ACTIONS``.
-    *rule*: its policy rule; by default the rule of that action."""
+    """Return a decorator that turns a function into a ``ServerUseCase``. *key*: the key of the function's action in
+    ``ACTIONS``. *rule*: the policy rule to check; by default the rule of the action."""
     named = rule or policy_rule_of_action(str(key))
     return lambda function: ServerUseCase(function, named, key)

@@ -24,8 +24,8 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 class Shares:
     """Limits on the number of requests that wait for an answer of a host at the same time: for each host, and for each
-    project. A request above a limit waits until another one has ended. It is refused when it, or the oldest of the
-    requests that it waits for, has waited for ``TURN`` seconds."""
+    project. A request above a limit waits until an earlier request has ended. The new request is refused when it has
+    waited for ``TURN`` seconds, or when the oldest of the earlier requests has waited that long for its answer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,8 +33,9 @@ class Shares:
 
     @contextlib.contextmanager
     def of(self, host: str, project: str) -> Iterator[None]:
-        """Return a context manager that waits until *host* and *project* are below their limits, and counts the caller
-        for both while its body runs. Raises ``Unavailable`` when the caller would wait too long."""
+        """Return a context manager that waits until *host* and *project* are below their limits, and counts the
+        caller's request for both while the ``with`` block runs. Raises ``Unavailable`` when the caller would wait too
+        long."""
         keys, began = {("host", host): OF_HOST, ("project", project): OF_PROJECT}, time.monotonic()
         with self._changed:
             while full := next((key for key, most in keys.items() if len(self._since.get(key, ())) >= most), None):
