@@ -26,8 +26,8 @@ EVENTS = {NOTICED: "incident.start", EVACUATING: "incident.fence.end", FAILED: "
 
 
 def open_incident(conductor: Conductor, host: str | None, state: str, message: str) -> IncidentRow | None:
-    """Open an incident for the failure of *host*, or of the whole cell if *host* is ``None``, and return it. Return
-    ``None`` if such an incident is open already."""
+    """Open an incident for the failure of *host*, or of the whole cell if *host* is ``None``, and return the incident.
+    Return ``None`` if such an incident is open already."""
     with conductor.database.write() as connection:
         incident = incidents.insert_incident_row(connection, host, state=state, message=message)
         if incident is not None:
@@ -41,7 +41,8 @@ def open_incident(conductor: Conductor, host: str | None, state: str, message: s
 def change_incident(conductor: Conductor, incident: IncidentRow, state: str, message: str,
                     **columns: Any) -> IncidentRow | None:
     """Set the state, the message and further *columns* of an incident, and return its new row. Return ``None`` if
-    another process has changed its state meanwhile. A notification is sent only if the state changes."""
+    another process has changed the incident's state since *incident* was read. A notification is sent only if the state
+    changes."""
     with conductor.database.write() as connection:
         changed = incidents.update_incident_row(connection, incident, state=state, message=message, **columns)
         if changed is not None and state != incident.state:

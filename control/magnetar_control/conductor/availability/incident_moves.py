@@ -49,7 +49,7 @@ UNKNOWN = "Its evacuation failed; its server actions tell more."
 
 class IncidentView(NamedTuple):
     """An incident (a failed host) and its servers, as read at the start of one periodic pass. *rows*: the incident's
-    servers, ordered by evacuation priority. The other fields are keyed by server uuid: *here*, the servers that are
+    servers, ordered by evacuation priority. The following fields are keyed by server uuid: *here*, the servers that are
     still on the failed host; *away*, servers of the incident that are on another host now; *actions*, the states of the
     evacuations that the incident has queued."""
 
@@ -132,7 +132,8 @@ def _note_results(conductor: Conductor, view: IncidentView) -> bool:
 
 
 def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | None:
-    """Return the columns to save for *row*, a server of the incident, if its state has changed; otherwise ``None``."""
+    """Return the columns to save for *row*, a server of the incident, if the result of its evacuation has changed;
+    otherwise ``None``."""
     if row.state == MOVED or (row.state == MOVING and view.actions.get(row.server_id) in ("queued", "running")):
         return None
     server = view.here.get(row.server_id)
@@ -190,8 +191,8 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: Incident
     """Queue the evacuation of *server*, and return whether it was queued. *host_volumes*: uuids of the volumes that are
     stored on the failed host.
 
-    If the server cannot be evacuated, save the reason in *row*, the server's row of the incident. If the server or the
-    incident has changed since it was read, change nothing; the next pass tries again.
+    If the server cannot be evacuated, save the reason in *row*, the server's row in ``incident_servers``. If the server
+    or the incident has changed since it was read, change nothing; the next pass tries again.
     """
     lost_volume = next((volume["volume_id"] for volume in server.volumes if volume["volume_id"] in host_volumes), None)
     with conductor.database.write() as connection:

@@ -107,8 +107,8 @@ def _take_steps(conductor: Conductor, opened: Sequence[IncidentRow], silence: Ce
 
 
 def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: IncidentRow | None) -> None:
-    """Open an incident of the whole cell if at most half of its hosts send heartbeats, and end it when more than half
-    do. *incident*: the open incident of the cell; ``None`` if there is none."""
+    """Open an incident of the whole cell if at most half of the cell's hosts send heartbeats, and end this incident
+    when more than half do. *incident*: the open incident of the cell; ``None`` if there is none."""
     if silence.has_quorum:
         if incident is not None:
             change_incident(conductor, incident, RETURNED, "More than half of the hosts are heard again.")
@@ -146,8 +146,8 @@ def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellS
 
 
 def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Save that the host must be fenced, and fence it. Block the incident instead if ``availability_max_hosts`` hosts
-    were fenced within the last ``availability_window`` seconds."""
+    """Save that the host must be fenced, and fence it. Instead, set the incident to blocked (it then waits for an
+    operator) if ``availability_max_hosts`` hosts were fenced within the last ``availability_window`` seconds."""
     settings, host = conductor.settings, incident.host
     with conductor.database.write() as connection:
         incidents.fetch_open_incidents(connection, lock=True)  # another conductor may decide about another host
@@ -175,9 +175,9 @@ def _advance_stuck(conductor: Conductor, incident: IncidentRow, silence: CellSil
 
 
 def _update_waiting_incident(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
-    """Change the state of an incident whose reason to wait is over, and return whether it was. The reasons: its host
-    was fenced by hand (then evacuations begin), sends heartbeats again, or was disabled or forced down by an operator
-    (then the incident ends)."""
+    """Change the state of an incident that no longer has a reason to wait for an operator, and return whether the state
+    was changed. If the host was fenced by hand, evacuations begin. If the host sends heartbeats again, or an operator
+    has disabled it or forced it down, the incident ends."""
     host = str(incident.host)
     if _is_fenced(conductor, host):
         _begin_evacuation(conductor, incident)

@@ -17,8 +17,8 @@ REPORTED = timedelta(seconds=30)
 class CellSilence(NamedTuple):
     """The hosts of a cell that have stopped sending heartbeats. *silent*: names of the hosts without a heartbeat for
     ``availability_silence`` seconds. *watched*: the number of monitored hosts. A host is monitored if its compute
-    service is enabled and not forced down, and it has sent a heartbeat after the last change of its row, so that a host
-    that was just enabled or unfenced has time to boot."""
+    service is enabled and not forced down, and it has sent a heartbeat after the last change of its row. The latter
+    gives a host that was just enabled or unfenced time to boot."""
 
     silent: frozenset[str]
     watched: int
@@ -45,7 +45,8 @@ def read_cell_silence(conductor: Conductor) -> CellSilence:
 
 
 def _precedes(changed_at: str, heard_at: str) -> bool:
-    """Return whether a host has sent a heartbeat after its row was last changed. Only then a missing heartbeat means a
-    failure. *changed_at*, *heard_at*: the times of the change and of the last heartbeat. A change up to ``REPORTED``
-    seconds after the heartbeat also counts as earlier, because the heartbeat itself may have caused the change."""
+    """Return whether a host has sent a heartbeat after its row was last changed. If it has not, missing heartbeats do
+    not mean that the host has failed. *changed_at*, *heard_at*: the times of the change and of the last heartbeat. A
+    change up to ``REPORTED`` seconds after the heartbeat also counts as earlier, because the heartbeat itself may have
+    caused the change."""
     return changed_at < (datetime.fromisoformat(heard_at) + REPORTED).isoformat(timespec="microseconds")

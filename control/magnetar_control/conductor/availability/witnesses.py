@@ -31,8 +31,8 @@ class WitnessReport(NamedTuple):
 
 def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
     """Check whether *host* can still be reached over the network: connect to its agent's port from this conductor, and
-    then from some other hosts of the cell. A refused connection also counts as reached, because then only the agent
-    does not run."""
+    then from some other hosts of the cell. A refused connection also counts as reached, because it shows that the host
+    runs, even if its agent does not."""
     address = parse_endpoint(conductor.endpoint(host))
     address = address._replace(port=address.port or SSH)
     is_reached = not address.host or is_host_reached(address.host, address.port)  # a unix socket is of this machine
@@ -50,8 +50,8 @@ def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
 
 
 def _ask_peer(conductor: Conductor, peer: str, address: Endpoint) -> bool | None:
-    """Ask the agent of the host *peer* whether it can connect to *address*. Return ``None`` if the agent does not
-    answer, or does not know."""
+    """Ask the agent of the host *peer* whether it can connect to *address*. Return ``None`` if the agent of *peer* does
+    not answer, or answers that it does not know."""
     try:
         with conductor.client(peer, PATIENCE) as client:
             return client.reaches(address.host, address.port)
