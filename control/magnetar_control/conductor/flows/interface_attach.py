@@ -31,7 +31,7 @@ CANCELLED = "The host did not attach it while its caller waited, or the server's
 
 def run_nic_attachment(work: Work) -> None:
     """Attach a NIC to the server of the action *work*. ``work.args["wish"]`` is the requested port. If the attachment
-    fails or is cancelled, detach the NIC and free the port. While the host is down, the action is repeated."""
+    fails or is cancelled, detach the NIC and free the port. While the host is down, the action is repeated later."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
@@ -59,8 +59,8 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API has then already
-    answered that nothing was attached."""
+    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API has already answered
+    the cancelling request that nothing was attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
             raise Cancelled(CANCELLED)
@@ -128,8 +128,8 @@ def run_nic_detachment(work: Work) -> None:
 
 def _tell_guest(work: Work) -> None:
     """If the server has floating IPs, send new metadata to the guest after the action, because a new or removed port
-    may change the floating IPs. If the action is repeated, always do so, because the first attempt may have changed
-    them already."""
+    may change the floating IPs. If the action is repeated, send the metadata in any case, because the first attempt may
+    already have removed the floating IPs."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 

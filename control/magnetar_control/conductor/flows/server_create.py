@@ -145,8 +145,8 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
 
 
 def refused_on_all_hosts(error: MagnetarError) -> bool:
-    """Return whether *error* is one with which every other host would refuse the server too, so that further attempts
-    are useless."""
+    """Return whether every other host would refuse the server with *error* too, so that further attempts are useless.
+    """
     if error.details.get("everywhere"):
         return True
     return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
@@ -159,8 +159,8 @@ def hosts_with_claims(work: Work) -> list[str]:
 
 
 class Tries(NamedTuple):
-    """The failed attempts to build a server. *tried*: the host of each attempt. *broken*: those hosts whose agent or
-    libvirt stopped answering; the build is repeated there if no other host is left."""
+    """The failed attempts to build a server. *tried*: the host of each attempt. *broken*: the hosts in *tried* whose
+    agent or libvirt stopped answering; the build is repeated on these hosts if no other host is left."""
 
     tried: list[str]
     broken: list[str]
@@ -172,7 +172,7 @@ class Tries(NamedTuple):
 
 def _search_again(work: Work, host: str | None) -> None:
     """Choose a new host for a server that has no claims, and queue the build there. *host*: the host where the build
-    was interrupted; it is not chosen again. ``None`` if there is no such host."""
+    was interrupted; this host is not chosen again. ``None`` if no build was interrupted."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []
     _try_another_host(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
@@ -181,7 +181,7 @@ def _search_again(work: Work, host: str | None) -> None:
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
     """Claim a host that was not tried before, otherwise a host in ``tries.broken`` that is up again, and queue the
-    build there. If there is none, but a host without heartbeats may return, search again later; otherwise set the
+    build there. If there is no such host, search again later if a host without heartbeats may return, otherwise set the
     server to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):

@@ -58,7 +58,7 @@ def _fail(work: Work, error: MagnetarError) -> None:
 
 
 def fail_deleted_server_image(work: Work) -> None:
-    """Set the status of the action's image to killed, because the server was deleted before the action began."""
+    """Set the status of the action's image to killed, because the server was deleted before the action could begin."""
     _fail_image(work, "The server was deleted.")
 
 

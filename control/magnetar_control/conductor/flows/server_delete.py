@@ -33,7 +33,7 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 def run_server_deletion(work: Work) -> None:
     """Delete the server of the action *work*. If a host is down, has a full disk or does not answer at any attempt, the
-    deletion completes without it; the guest is removed from that host later."""
+    deletion completes without this host, and the guest is removed from the host later."""
     server = work.server
     if server.deleted_at:
         work.done()

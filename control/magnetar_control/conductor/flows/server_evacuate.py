@@ -61,7 +61,7 @@ class SourceUp(Conflict):
 
 
 class Evacuation(MigrationTask):
-    """The migration of an evacuated server, and its claims. The migration's source is the failed host."""
+    """The migration of an evacuation, with the claims of its server. The migration's source is the failed host."""
 
     @property
     def tried(self) -> list[str]:
@@ -83,8 +83,9 @@ class Evacuation(MigrationTask):
         return self.target
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
-        """Override ``MigrationTask._placed``: claim a host and return its name. Hosts in *tried* and the old host are
-        excluded. *host*: the only candidate, if given. *forced*: skip the scheduler's filters. *same* is ignored."""
+        """Claim a host and return its name, never the old host or a host in *tried* (overrides
+        ``MigrationTask._placed``). *host*: the only candidate, if given. *forced*: skip the scheduler's filters. *same*
+        is ignored."""
         work, only = self.work, hosts_for_volumes(self.work, self.source)
         if host is None:
             only = common_hosts(only, self._sharing())
@@ -136,8 +137,8 @@ class Evacuation(MigrationTask):
 
     def decide(self, host: str) -> None:
         """Save that the old host must not run the server any more (migration status ``pre-migrating``), and whether the
-        new host *host* takes over its disks. The transaction blocks new heartbeats of the old host. Raises ``SourceUp``
-        if the old host is up and not forced down."""
+        new host *host* takes over the server's disks. The transaction blocks new heartbeats of the old host. Raises
+        ``SourceUp`` if the old host is up and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
         self.work.args["former_owner"] = folder.get("owner")
@@ -214,9 +215,9 @@ def _is_fenced(move: Evacuation) -> bool:
 
 
 def _choose(move: Evacuation) -> None:
-    """Claim a host, and queue the action for it. If the scheduler finds no host, the server stays on its old host in
-    error, and can be evacuated again (as in Nova's functional test ``test_evacuate_no_valid_host``). If the requested
-    host was forced and has too few resources, the server is not changed (as in Nova's
+    """Claim a new host, and queue the action again for this host. If the scheduler finds no host, the server stays on
+    its old host in error, and can be evacuated again (as in Nova's functional test ``test_evacuate_no_valid_host``). If
+    the requested host was forced and has too few resources, the server is not changed (as in Nova's
     ``_allocate_for_evacuate_dest_host``)."""
     work, began = move.work, utc_now()
     try:
@@ -292,18 +293,18 @@ def _stop_on_source(move: Evacuation) -> None:
 
 
 def _source_heard_lately(move: Evacuation) -> bool:
-    """Return whether the agent of the old host has sent a heartbeat recently. This happens when the host was forced
-    down, or has returned."""
+    """Return whether the agent of the old host has sent a heartbeat recently. This is possible if the host was forced
+    down while it works, or has returned."""
     database, silence = move.work.database, move.conductor.settings.host_down_after
     with database.read() as connection:
         return services.is_host_heard(database, connection, move.source, silence)
 
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes. A volume in a pool that *host* can reach
-    moves to *host* if it is the root disk, or is stored on *source* or another host that is down. Raises ``HostDown``
-    while the host that stores a volume does not answer, ``Conflict`` for a volume that cannot leave the old host
-    *source*."""
+    """Remove the access of all hosts except *host* to the server's volumes. If *host* can reach the pool of a volume,
+    *host* becomes the host that stores the volume, provided that the volume is the root disk, or is stored on *source*
+    or another host that is down. Raises ``HostDown`` while the host that stores a volume does not answer, ``Conflict``
+    for a volume that cannot leave the old host *source*."""
     peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
     access = volumes.homes.access_of_all([attachment["volume_id"] for attachment in work.volumes])
     for attachment in work.volumes:
@@ -366,8 +367,8 @@ def _remove_from_host(work: Work, host: str) -> bool:
 
 def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = None, **values: Any) -> None:
     """End the action as failed. The server stays on its old host and can be evacuated again. *values*: columns to save
-    in its row. *uncertain_host*: a host that may run the server after a failed build; then the server is set to error.
-    """
+    in the server's row. *uncertain_host*: a host that may run the server after a failed build; if it is given, the
+    server is set to error."""
     work, id = move.work, str(uuid.uuid5(uuid.UUID(move.id), str(uncertain_host)))
     _give_volumes_back(move)
     work.conductor.services.network.stay(work.id, work.confirm_lease)

@@ -64,8 +64,8 @@ def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
     """End the action after a failure, or after a host has not answered for long. If it is certain which host has the
-    server, save that host in its row. Otherwise set the server to error, and keep the claims on both hosts, because
-    both may have parts of the server."""
+    server, save that host in the server's row. Otherwise set the server to error, and keep the claims on both hosts,
+    because both may have parts of the server."""
     back = move.row.status == "preparing"
     with suppress(MagnetarError):
         back = back or (move.row.status == "running" and move.abort(move.source, move.target))

@@ -32,7 +32,7 @@ def stop_guest(work: Work, host: str) -> None:
 
 def _secret(work: Work) -> dict[str, str]:
     """Return the secret of the guest's TPM as a field of the request to the agent, if the action starts the guest and
-    it has a TPM; otherwise an empty dict."""
+    the guest has a TPM; otherwise an empty dict."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 
@@ -50,8 +50,8 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
 @flow_on_host(Work.failed)
 def run_reboot(work: Work, client: Client) -> dict[str, Any]:
     """Reboot the guest of the server of the action *work*, soft or hard. Return the changed columns of the server's
-    row. A server in error becomes active when it starts. A soft reboot no longer waits for the guest when another
-    action, such as a deletion, replaces it."""
+    row. A server in error becomes active when it starts. A soft reboot stops waiting for the guest when another action,
+    such as a deletion, replaces the reboot."""
     work.begin()
     work.note(task_state=work.rule.steps[-1])
 

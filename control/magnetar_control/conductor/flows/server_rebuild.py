@@ -31,7 +31,8 @@ def run_rebuild(work: Work) -> None:
     Nova.
 
     If the scheduler rejects the new image for the server's host, the previous image is restored in the server's row
-    when the action ends. Otherwise a later rebuild with the rejected image would not be checked.
+    when the action ends. Otherwise a later rebuild with the rejected image would count as a rebuild with an unchanged
+    image, which the scheduler does not check.
     """
     asked = False
 

@@ -37,8 +37,8 @@ Flavor = FlavorOfServer
 
 
 def run_resize(work: Work) -> None:
-    """Resize the server of the action *work* to another flavor on another host. Its current host is used if the
-    settings allow it or no other host fits."""
+    """Resize the server of the action *work* to another flavor on another host. The server stays on its current host
+    only if the settings allow it or no other host fits."""
     same = True if work.conductor.settings.allow_resize_to_same_host else None
     _migrate_cold(work, migrations.RESIZE, flavor_with_grown_disks(work.args["flavor"], work.flavor), same=same)
 
@@ -69,13 +69,13 @@ def agent_flavor(flavor: Flavor) -> dict[str, Any]:
 
 
 def power_after_move(move: MigrationTask) -> str:
-    """Return the power state that the server must have after the move, as before the move: running or off."""
+    """Return the power state, running or off, that the server had before the move and must have again after it."""
     return "off" if move.row.old_vm_state == STOPPED else "running"
 
 
 def server_after_move(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
-    """Return the fields of the server that its agent on *host* must set after the move, for the given *flavor*. They
-    include new data for the config drive, as in Nova."""
+    """Return the fields of the server that its agent on *host* must set after the move, for the given *flavor*. The
+    fields include new data for the config drive, as in Nova."""
     return {"power": power_after_move(move), "guest_data": guest_data(move.work.conductor, move.work.server, host,
                                                                       flavor),
             **({} if move.row.type == migrations.MIGRATION else resized_fields(move, flavor))}
@@ -154,7 +154,8 @@ def _check_with_source(move: MigrationTask) -> None:
 
 def _vendor_data_again(work: Work) -> dict[str, Any]:
     """Fetch new vendor data for a move that an earlier attempt has begun, and return it as the field ``vendor_data``.
-    If fetching fails, return an empty dict: the move cannot be undone any more, so the server keeps its old data."""
+    If fetching fails, return an empty dict: the move cannot be undone any more, so the server keeps its old vendor
+    data."""
     try:
         return {"vendor_data": vendor_data(work)}
     except VendordataFailed as error:
@@ -216,9 +217,11 @@ def _roll_back(move: MigrationTask, error: MagnetarError, flavor: Flavor | None 
 
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
-    """End a failed resize. Roll it back if the source host has the server; complete it if the target host has it.
+    """End a failed resize. Roll the resize back if the source host has the server; complete it if the target host has
+    the server.
 
-    If it is unknown which host has the server, keep the claims on both hosts. Deleting the server then asks both hosts.
+    If it is unknown which host has the server, keep the claims on both hosts. A later deletion of the server then asks
+    both hosts.
     """
     status = move.row.status
     back = status == "pre-migrating"
@@ -240,7 +243,8 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
 
     On the source host, the claims of the migration are first merged into the claim of the server. So no free resources
     are needed, even if operators have lowered the host's limits. If the new claim is refused nevertheless, the server
-    keeps the old claim, because the guest uses these resources. The audit then reports the difference.
+    keeps the old claim, because the guest uses the claimed resources. The audit then reports that the claim differs
+    from the flavor.
     """
     spec, id = spec_of_flavor(move, flavor), move.conductor.host(host).id
     with move.api.write() as connection:

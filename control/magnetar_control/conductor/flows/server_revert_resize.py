@@ -72,8 +72,8 @@ def run_resize_revert(work: Work) -> None:
 
 def _move_back(move: MigrationTask, flavor: Flavor) -> str:
     """Move the server back to the source host, or leave it on the target host if the source does not accept it. Claim
-    its resources on the chosen host, and return the host's name. Raises ``NoRoom`` if neither host has enough resources
-    for the old flavor."""
+    the server's resources on the chosen host, and return the name of this host. Raises ``NoRoom`` if neither host has
+    enough resources for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
     if source in (target, work.server.host):
         return source
@@ -113,7 +113,7 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
     """Claim resources on *host* for *consumer* (uuid of the server or its migration) that are enough for any one of
     *flavors*: of each resource, the largest amount that one of them needs. Return ``False``, and claim nothing, if the
-    host has too few."""
+    host has too few resources left."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_merge_largest([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
@@ -130,8 +130,8 @@ def _merge_largest(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
-    """End the failed action. If nothing was changed, the server waits for confirm or revert as before. Otherwise set it
-    to error, and keep the claims on both hosts."""
+    """End the failed action. If nothing was changed, the server waits for confirm or revert as before. Otherwise set
+    the server to error, and keep the claims on both hosts."""
     work = move.work
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:

@@ -115,8 +115,8 @@ def release_host_resources(work: Work) -> None:
 
 
 def _handle_failure(work: Work, error: MagnetarError) -> None:
-    """End a failed shelve action. A server that was shelved already remains shelved on its host. Any other server
-    returns to its previous state, except that a paused or suspended server is stopped."""
+    """End a failed shelve action. A server that was already shelved before the action remains shelved on its host. Any
+    other server returns to its previous state, except that a paused or suspended server is stopped."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
@@ -144,8 +144,8 @@ def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
 
 
 def _start_again(work: Work) -> dict[str, Any]:
-    """Start the guest after a failed shelve if it ran before. Return the columns of the server's row for the guest's
-    actual state; {} if it cannot be started."""
+    """Start the guest after a failed shelve if the guest ran before. Return the columns of the server's row for the
+    guest's actual state; {} if it cannot be started."""
     try:
         with work.client(patience=PATIENCE) as client:
             resource = client.get("server", work.id)

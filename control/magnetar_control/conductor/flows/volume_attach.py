@@ -55,8 +55,8 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 def run_volume_detachment(work: Work) -> None:
     """Detach a volume from the server of the action *work*; its attachment is ``work.args["attachment_id"]``. If the
-    guest does not release the volume, it remains attached. Repeat while a host does not answer, because the guest may
-    have released the volume already."""
+    guest does not release the volume, the volume remains attached. Repeat while a host does not answer, because the
+    guest may have released the volume already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()
@@ -77,7 +77,7 @@ def run_volume_detachment(work: Work) -> None:
 
 
 def keep_attached(attachment_id: str, work: Work) -> None:
-    """Set the volume's status from detaching back to in-use, because it remains attached."""
+    """Set the volume's status from detaching back to in-use, because the guest did not release the volume."""
     work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 

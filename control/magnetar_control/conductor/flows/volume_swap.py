@@ -63,8 +63,8 @@ def _swap(work: Work, attachment: VolumeOfServer) -> None:
 
 def _swap_on_host(work: Work, place: str) -> str:
     """Have the server's agent copy the old volume to the new one and switch the guest to it. Return the device name.
-    *place*: the host that stores the new volume. The worker thread is available to other actions meanwhile. The copy is
-    cancelled when the server is deleted, or after the setting ``action_timeout``."""
+    *place*: the host that stores the new volume. During the copy, the worker thread is available to other actions. The
+    copy is cancelled when the server is deleted, or after the setting ``action_timeout``."""
     with work.conductor.places.resting((work.database.name, work.action.id)), \
             agents_of_volume(work, work.server.host, place) as (server_agent, volume_agent):
         def cancel(operation: str) -> None:
@@ -87,7 +87,7 @@ def _swap_on_host(work: Work, place: str) -> str:
 
 
 def _change_swapped_attachment(work: Work, values: Document) -> None:
-    """Set *values* in the attachment that is being replaced, and remove its field ``swap``."""
+    """Set *values* in the attachment that is being replaced, and remove the field ``swap`` of the attachment."""
     new = work.args["new_attachment_id"]
 
     def all_of(attachments: list[Document]) -> list[Document]:
@@ -128,8 +128,8 @@ def _is_swapped(work: Work) -> bool:
 
 
 def _abort_copy(work: Work) -> bool:
-    """Have the host abort the copy to the new volume, and return whether it did. It does not if the guest already uses
-    the new volume."""
+    """Have the host abort the copy to the new volume, and return whether the copy was aborted. Return ``False`` if the
+    guest already uses the new volume."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])
     except NotFound:
