@@ -62,8 +62,8 @@ def _parse_frame(frame: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class AgentConnection(asyncio.Protocol):
-    """An asynchronous HTTP connection to the agent for which *client* is configured. *client* builds the requests and
-    the errors. Use the connection only in the thread of the event loop."""
+    """An asynchronous HTTP connection to the agent for which *client* is configured. *client* only builds the requests
+    and the errors. Use the connection only in the thread of the event loop."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
@@ -110,8 +110,8 @@ class AgentConnection(asyncio.Protocol):
 
     async def follow(self, target: str, interval: float, on_event: OnEvent) -> None:
         """Read the event stream at *target* (path and query), and call *on_event* with each event, until the agent ends
-        the stream. *interval*: seconds between two heartbeats. Raises ``MagnetarError``, also when several heartbeats
-        are missing."""
+        the stream. *interval*: seconds between two heartbeats of the agent. Raises ``MagnetarError``, also when several
+        heartbeats are missing."""
         self._frames, self._on_event = EventFrames(), on_event
         self._ask(self._client.request_text(target, "text/event-stream"))
         self._read_at, silence = self._loop.time(), HEARTBEATS * interval

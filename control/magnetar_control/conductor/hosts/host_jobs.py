@@ -31,7 +31,7 @@ class HostJobs:
         self._closed = False
 
     def put(self, host: str, job: Job) -> int:
-        """Queue *job*, a function, for *host*. Return the number of jobs that the host has now."""
+        """Queue *job*, a function, for *host*. Return the number of jobs that the host has now, including *job*."""
         with self._changed:
             jobs = self._jobs.setdefault(host, deque())
             jobs.append(job)

@@ -20,8 +20,8 @@ from magnetar_core.http.client import Client
 
 class HostRemovals(HostUpdateSender):
     """The periodic task that sends pending removals of servers and other resources to the agents of a conductor's cell.
-    If an agent refuses a removal, the request is sent again later, for example while a guest still uses the network to
-    remove."""
+    If an agent refuses a removal, for example while a guest still uses the network to remove, the request is sent again
+    later."""
 
     about, away = "deleted things", DOWN
 

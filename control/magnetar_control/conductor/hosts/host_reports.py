@@ -30,7 +30,7 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
     *name*. Properties may be missing or null, as on a host without libvirt.
 
     *reported_name*: the host name in the agent's earlier reports, which may differ from the cloud's *name* of the host.
-    A first report may have any name except that of another host in *hosts*.
+    The name in a first report is accepted unless another host in *hosts* has this name.
     """
     if not isinstance(report, Mapping):
         raise HostRefused("its agent's report is malformed: it must be an object")
@@ -55,7 +55,7 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
 
 def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:
     """Raise ``HostRefused`` if the scheduler cannot parse *report* about the host of *row*. *states*: the scheduler's
-    hosts, which are not changed."""
+    view of all hosts, which this check does not change."""
     trial = HostStates(states.default_zone, states.rules)
     try:
         trial.changed(row.changed_columns(info=json_text(report)), strict=True)

@@ -34,12 +34,13 @@ FENCED_LOOK = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
-    """Clean up a host that returns after evacuations. Handle its evacuations with status ``done``, and its running ones
-    except *completed_ids* (uuids).
+    """Clean up a host that returns after evacuations. Handle its evacuations with the status ``done``, and its running
+    evacuations except *completed_ids* (uuids).
 
-    If an evacuation is running, only stop the guest, because the evacuation may still fail. If it is ``done``, complete
-    it, and remove the guest if the server is deleted or on another host now. Return *completed_ids* together with the
-    uuids of the handled evacuations. Raises ``MagnetarError`` if the host cannot stop or remove a guest now.
+    For a running evacuation, only stop the guest, because the evacuation may still fail. For an evacuation with the
+    status ``done``, set the status to completed, and remove the guest if the server is deleted or on another host now.
+    Return *completed_ids* together with the uuids of the handled evacuations. Raises ``MagnetarError`` if the host
+    cannot stop or remove a guest now.
     """
     with conductor.database.read() as connection:
         evacuations = [evacuation for evacuation in migrations.fetch_evacuation_rows(connection, host)
@@ -95,8 +96,8 @@ def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
 
 def start_held_servers(conductor: Conductor, host: str, resources: Sequence[Mapping[str, Any]]) -> None:
     """Start the servers that the agent did not start itself after its host has booted, if the database still has them
-    on *host*. *resources*: the host's servers as its agent reports them; those to start have the field ``held``.
-    Servers with a running evacuation are not started. On a fenced host, first wait until it is unfenced."""
+    on *host*. *resources*: the host's servers as its agent reports them; the servers to start have the field ``held``.
+    Servers with a running evacuation are not started. If the host is fenced, first wait until it is unfenced."""
     held_ids = [resource["id"] for resource in resources if resource.get("held")]
     if not held_ids:
         return

@@ -106,8 +106,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """Insert or update the rows of the hosts in the settings, if they are new in this conductor's cell, or their
-        rows have another cell or endpoint."""
+        """For each host in the settings that is new in this conductor's cell, or whose row has another cell or
+        endpoint, insert or update the row."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}
@@ -182,8 +182,8 @@ class HostWatch:
         return self.conductor.ratios_of(name), self.conductor.reserved
 
     def _has_pools(self, name: str, reports: Any) -> bool:
-        """Return whether the storage pools in *reports* are already saved for the host *name*. A difference only in
-        free space is ignored for ``POOL_SIZES`` seconds, because the free space changes all the time."""
+        """Return whether the storage pools in *reports* are already saved for the host *name*. If only the free space
+        differs, the pools count as saved for ``POOL_SIZES`` seconds, because the free space changes all the time."""
         moment, saved = self._pools.get(name, (0.0, None))
         if reports is None or reports == saved:
             return True
@@ -199,7 +199,8 @@ class HostWatch:
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
         """Save the properties of the host *name* as reported in *host*, and its resource limits, which are computed
-        from the properties, the settings and the aggregates. Do nothing if none of these has changed."""
+        from the properties, the settings and the aggregates. Do nothing if neither the properties nor the settings and
+        aggregates have changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (self._shares(name), *(host.get(key) for key in KEPT))
@@ -222,8 +223,8 @@ class HostWatch:
 
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
         """Handle one event of the agent of the host *name*. If the event is about a server with a running action, pass
-        it to that action. An event may be older than the result of the last action; so if it differs from the server's
-        row, read the server again from the host."""
+        it to that action. An event may be older than the result of the last action. So if the event differs from the
+        server's row, read the server again from the host."""
         if event in ("servers", "server"):
             self._passwords(name, document.get("servers") or [document])
         if event == "servers":
@@ -252,8 +253,8 @@ class HostWatch:
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
         """Read a server again from the host *name* after an action. *document*: an event from the agent that arrived
-        during the action, and that differs from the result of the action. If the host does not answer, the audit
-        corrects the server's row later."""
+        during the action, and differs from the action's result. If the host does not answer, the audit corrects the
+        server's row later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)

@@ -25,15 +25,15 @@ AT_ONCE = 100
 
 class ImageCache:
     """The background task that has hosts download images in advance, when ``POST /os-aggregates/{id}/images`` requests
-    this. A thread runs while there are requests."""
+    this. A thread of its own runs while there are requests."""
 
     def __init__(self, conductor: Conductor, over: threading.Event) -> None:
         self.conductor, self.over = conductor, over
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start a thread that processes the pending image requests for hosts of the cell, if there are any and no such
-        thread runs."""
+        """Start a thread that processes the pending image requests for hosts of the cell, if there are requests and no
+        such thread runs."""
         if self._thread is not None and self._thread.is_alive():
             return
         conductor = self.conductor

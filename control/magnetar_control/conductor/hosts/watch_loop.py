@@ -50,10 +50,9 @@ TOLD = ("metrics", "images")
 class WatchLoop:
     """The event loop with the connections to the agents of all hosts that a conductor watches.
 
-    *handle*: a function of (host, event, document) that handles an agent's event; it runs in a thread. *save*: a
-    function of (host, properties) that saves the host's properties; it runs in a thread. *is_saved*: a function of
-    (host, properties) that returns whether the properties are already saved; it runs in the event loop and must not
-    block.
+    *handle*: a function of (host, event, document) that handles an agent's event. *save*: a function of (host,
+    properties) that saves the host's properties. Both run in threads. *is_saved*: a function of (host, properties) that
+    returns whether the properties are already saved; it runs in the event loop and must not block.
     """
 
     def __init__(self, conductor: Conductor, handle: Callable[[str, str, Mapping[str, Any]], None],
@@ -288,8 +287,9 @@ class HostFollower:
         self._put(partial(self._complete_evacuations, self._connection, self._handled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle an event of the agent: a heartbeat immediately, a report about servers in the running action of the
-        server, if there is one, otherwise as a job of the host."""
+        """Handle an event of the agent. A heartbeat is handled immediately. A report about one server is passed to the
+        running action of this server, if there is one and no job of the host is queued. Any other report of servers is
+        handled by a job of the host."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null
@@ -306,8 +306,8 @@ class HostFollower:
             self._put(partial(watch.handle, self.name, event, document))
 
     def _put(self, function: Callable[[], None]) -> None:
-        """Queue *function* as a job of the host, which runs in a thread after its earlier jobs. If it fails, close the
-        connection: the next one begins with a report of all servers."""
+        """Queue *function* as a job of the host, which runs in a thread after its earlier jobs. If the job fails, close
+        the connection to the agent: the next connection begins with a report of all servers."""
         connection, watch = self._connection, self.watch
 
         def job() -> None:
