@@ -21,8 +21,8 @@ from .audit_state import AuditSubjects, Finding
 
 
 class AuditReport(NamedTuple):
-    """The scope of one run of ``magnetar audit``, which compares databases, services and hosts: the numbers of audited
-    servers and hosts. *silent_hosts*, *silent_cells*: names of hosts and ids of cells that did not answer."""
+    """How much one run of ``magnetar audit`` has compared: the numbers of audited servers and hosts, and the names of
+    hosts (*silent_hosts*) and ids of cells (*silent_cells*) that did not answer."""
 
     server_count: int
     host_count: int
@@ -32,9 +32,9 @@ class AuditReport(NamedTuple):
 
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditReport]:
-    """Audit all cells twice, *pause* seconds apart, and return (findings that occur both times, report). This ignores
-    temporary differences during running actions. The second pass reads only the servers and hosts of the first pass's
-    findings."""
+    """Audit all cells twice, *pause* seconds apart, and return (findings that occur both times, report). The repetition
+    excludes temporary differences during running actions. The second audit reads only the servers and hosts about which
+    the first audit has findings."""
     reader = AuditReader(store, agents, services)
     suspects: dict[Finding, AuditSubjects] = {}
     for subjects, _position in audit_pages(reader):

@@ -50,7 +50,7 @@ def find_wrong_counters(state: AuditState) -> Findings:
 
 
 def find_wrong_quota_usage(state: AuditState) -> Findings:
-    """Yield findings about stored quota usage of a user in a project that differs from the resources of the user's
+    """Yield findings about projects in which the stored quota usage of a user differs from the resources of this user's
     servers."""
     for cell, comparison in state.usage:
         yield Finding("usage", comparison.project_id, cell, comparison.text)
@@ -67,7 +67,7 @@ def find_lost_servers(state: AuditState) -> Findings:
 
 
 def find_orphan_claims(state: AuditState) -> Findings:
-    """Yield findings about claims of a server that is deleted, or no longer on the host of the claim."""
+    """Yield findings about claims whose server is deleted, or no longer on the host of the claim."""
     claims = (claim for server_claims in state.claims.values() for claim in server_claims)
     for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
         row, name = state.servers.get(claim.server_id), claim.host
@@ -112,7 +112,7 @@ def _claim_text(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, in
 
 
 def find_orphan_ports(state: AuditState) -> Findings:
-    """Yield findings about ports whose server is deleted, or whose server's row does not list them."""
+    """Yield findings about ports that belong to a deleted server, or that are missing in the row of their server."""
     return _find_unused("port", state, state.ports, "nics",
                         lambda row: [nic["port_id"] for nic in row.undecoded().nics])
 
@@ -158,7 +158,7 @@ def _attachment_ids(row: AuditedServer) -> list[str]:
 
 
 def find_stalled_migrations(state: AuditState) -> Findings:
-    """Yield findings about open migrations without a running action that do not wait for confirm or revert either."""
+    """Yield findings about open migrations that have no running action, and do not wait for confirm or revert."""
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for migration in moves:
@@ -185,7 +185,7 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 def find_leftover_migrations(state: AuditState) -> Findings:
     """Yield findings about hosts that still have parts of a migration, such as copied disks, although the server is
-    deleted or its migration has ended."""
+    deleted or the migration has ended."""
     for host, open_migrations in state.open_migrations.items():
         for id in open_migrations.keys() - state.guests[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
@@ -205,7 +205,7 @@ def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
 
 def find_absent_guests(state: AuditState) -> Findings:
     """Yield findings about servers whose guest is missing on their host, or has other volumes, other NICs or another
-    power state than the server's row."""
+    power state than the server's row says."""
     for id, row in state.servers.items():
         if row.busy or row.host not in state.guests or row.vm_state == ERROR:
             continue
@@ -246,5 +246,5 @@ CHECKS: tuple[Callable[[AuditState], Findings], ...] = (
 
 
 def findings_of_checks(state: AuditState) -> list[Finding]:
-    """Return the findings of all checks for one page of the audit."""
+    """Return the findings of all checks for *state*, one page (batch of servers and hosts) of the audit."""
     return [finding for check in CHECKS for finding in check(state)]

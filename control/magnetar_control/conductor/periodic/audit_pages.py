@@ -44,8 +44,9 @@ _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).lim
 
 
 class AuditSource(NamedTuple):
-    """A source of subjects (servers, hosts) for the audit, such as a table. ``read(position)`` returns the next page
-    and the position after it; the position is an empty string for the first page."""
+    """A source of subjects (servers and hosts to check) for the audit, such as a table, which is read in pages.
+    ``read(position)`` returns the next page and the position after it; the position is an empty string for the first
+    page."""
 
     name: str
     read: Callable[[str], Page]
@@ -67,8 +68,8 @@ def audit_sources(reader: AuditReader) -> list[AuditSource]:
 
 
 def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[AuditSubjects, str]]:
-    """Yield (subjects of a page, position after the page) for all pages after *position*. The last position is an empty
-    string. A page may have no subjects."""
+    """Read all sources page by page: yield (subjects of a page, position after the page) for each page after
+    *position*. The last position is an empty string. A page may have no subjects."""
     sources = audit_sources(reader)
     name, _space, begin = position.partition(" ")
     first = next((number for number, source in enumerate(sources) if source.name == name), None)
@@ -83,8 +84,8 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
-    """Merge *parts* into pages of the audit: at most a thousand servers in a page, each host in a page of its own, and
-    one page for OVN and the quota usage."""
+    """Merge *parts*, and split the result into batches (pages) for the audit: at most a thousand servers in a page,
+    each host in a page of its own, and one page for OVN and the quota usage."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()
@@ -133,15 +134,15 @@ def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, a
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return the server *ids* that have no row in *cell*. Return an empty set when the cell does not answer."""
+    """Return those of *ids* whose server has no row in *cell*. Return an empty set when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
-    """Return the next page of servers, after the server id *after*, that have ports or attachments in *service*. Only
-    servers that are mapped to no cell, or were deleted from an audited cell, are returned; all others are read with
-    their hosts."""
+    """Return the next page of servers, after the server id *after*, that have ports or attachments in *service* (the
+    network or volume service). Only servers that are mapped to no cell, or were deleted from an audited cell, are
+    returned; all other servers are read with their hosts."""
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()
     with reader.store.api.read() as connection:
@@ -152,8 +153,8 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts after the host name *after*: as many as have one page (``PAGE``) of servers, but at least
-    one."""
+    """Return the next hosts after the host name *after*: as many hosts as together have at most ``PAGE`` servers, but
+    at least one host."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

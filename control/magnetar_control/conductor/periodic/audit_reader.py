@@ -62,9 +62,9 @@ def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
 
 
 class AuditReader:
-    """The functions that read pages of the audit from databases, services and agents. *cell_ids*: the cells to audit in
-    addition to cell0; ``None``: all. *host_names*: the hosts whose agents are asked; ``None``: all. A host or cell that
-    fails to answer once is not asked again."""
+    """A reader of pages (batches of servers and hosts) for the audit, from databases, services and agents. *cell_ids*:
+    the cells to audit in addition to cell0; ``None``: all. *host_names*: the hosts whose agents are asked; ``None``:
+    all. A host or cell that fails to answer once is not asked again."""
 
     def __init__(self, store: Store, agents: Agents, services: Services, cell_ids: Collection[str] | None = None,
                  host_names: Iterable[str] | None = None) -> None:
@@ -88,7 +88,8 @@ class AuditReader:
         return self.cell_ids is None or id is None or id in self.cell_ids
 
     def read_page(self, subjects: AuditSubjects) -> AuditState:
-        """Read everything about the *subjects* from databases, services and agents, and return it as a page."""
+        """Read everything about the *subjects* from databases, services and agents, and return it as one page of the
+        audit."""
         state = AuditState(hosts=self.hosts, subjects=subjects, ids=set(subjects.ids), silent=self.silent_cells)
         page_hosts = [self.hosts[name] for name in sorted(subjects.hosts) if name in self.hosts]
         for host in page_hosts:
@@ -186,7 +187,7 @@ class AuditReader:
 
     def _read_servers(self, state: AuditState) -> None:
         """Read the rows of the page's servers, and whether each has an action, in one query; then read their open
-        migrations. From cells that are not audited, read only the servers that are mapped to them."""
+        migrations. From cells that are not audited, read only the servers that are mapped to those cells."""
         mapped: dict[str, set[str]] = {}
         with self.store.api.read() as connection:
             for some in split_ids(state.ids):
@@ -204,7 +205,8 @@ class AuditReader:
                     state.moves.setdefault(move.server_id, []).append(move)
 
     def _read_other_guests(self, state: AuditState) -> None:
-        """Read the guests of the page's servers from hosts outside the page that the servers' rows or claims name."""
+        """Read guests of the page's servers also from hosts that are not in the page, but that the servers' rows or
+        claims name."""
         ids_by_host: dict[str, set[str]] = {}
         for id in state.ids:
             for name in state.places(id) - state.guests.keys():
@@ -229,7 +231,7 @@ class AuditReader:
 
 
 def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
-    """Return the guests on the client's host whose ids are in *ids*, as reported by the agent, by id."""
+    """Return the guests with these *ids* on the client's host, by id, as the agent reports them."""
     if len(ids) > FEW_GUESTS:
         return {guest["id"]: guest for guest in client.list("server") if guest["id"] in ids}
     guests = {}
@@ -240,9 +242,9 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row in the cell to which the
-    server has moved as ``state.servers[id]``, and add the cell of the other row to ``state.copies`` or ``state.twins``.
-    Rows in cell0 must be added first."""
+    """Add to *state* a second *row* of a server, found in the cell *cell_id*. As ``state.servers[id]``, keep the row in
+    the cell to which the server has moved. Note the cell of the older row in ``state.copies`` or ``state.twins``. Rows
+    in cell0 must be added first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

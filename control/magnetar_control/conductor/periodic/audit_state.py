@@ -58,8 +58,8 @@ class AuditSubjects:
 @dataclass(frozen=True)
 class Finding:
     """One finding of the audit. *kind*: the name of the check. *id*: the id of the object (server, claim, port …).
-    *place*: its cell or host. *text*: a description for operators. *server*: the id of the server concerned, if the
-    object is not a server."""
+    *place*: the cell or host of the object. *text*: a description for operators. *server*: the id of the server
+    concerned, if the object is not a server."""
 
     kind: str
     id: str
@@ -74,11 +74,12 @@ class Finding:
 
 @dataclass
 class AuditState:
-    """One page of the audit: the database rows of some servers, and the guests on hosts.
+    """The data of one page (batch of servers and hosts) of the audit: the servers' database rows, and the guests on the
+    hosts.
 
-    ``servers``: the rows that are not deleted, by id. ``guests``: the guests on each host that answers, by host name
-    and then server id. On the page's own hosts these are all guests; on other hosts only the guests of the page's
-    servers.
+    ``servers``: the rows of servers that are not deleted, by id. ``guests``: the guests on each host that answers, by
+    host name and then server id. On the page's own hosts these are all guests; on other hosts, they are only the guests
+    of the page's servers.
     """
 
     hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
@@ -126,7 +127,7 @@ class AuditState:
         return all(present <= noted for noted, present in volumes_or_nics)
 
     def subjects_of(self, finding: Finding) -> AuditSubjects:
-        """Return the servers or hosts that must be read again to check whether *finding* still exists."""
+        """Return the servers or hosts that must be read again to check whether *finding* still applies."""
         if finding.kind in ("engine", "usage"):
             return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
         server = finding.server or finding.id

@@ -83,8 +83,8 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Audit the servers with actions that began since the last run, and those that had an unfinished action in the
-        last run. Return the new position of the audit."""
+        """Audit the servers with actions that began since the last run, and the servers whose action was unfinished in
+        the last run. Return the new position of the audit."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):
@@ -125,8 +125,8 @@ class AuditTurn:
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
         """Audit one page of *subjects*, repair the findings that the previous run had too, and return the page.
-        *fresh*: ``False`` if the subjects are read only because of the previous run's findings; then only findings that
-        can be repaired are checked again in the next run."""
+        *fresh*: ``False`` if the subjects are read only because of the previous run's findings; in this case, only
+        findings that can be repaired are checked again in the next run."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()
@@ -144,8 +144,8 @@ class AuditTurn:
 
     def suspects(self) -> dict[Finding, AuditSubjects]:
         """Return the findings to check again in the next run, each with its subjects. New findings come first. The
-        result is limited to one page of servers and one page of hosts; the pass over the whole cell finds the others
-        again."""
+        result is limited to one page of servers and one page of hosts; the pass over the whole cell finds the other
+        differences again."""
         suspects: dict[Finding, AuditSubjects] = {}
         names: set[str] = set()
         for finding, subjects in sorted(self.found.items(), key=lambda item: item[0] in self.lasting):

@@ -33,7 +33,8 @@ class FencingRequests:
         self.threads: dict[str, threading.Thread] = {}
 
     def serve_requests(self) -> bool:
-        """Start threads for the open fencing requests of the conductor's cell, and return whether there are any."""
+        """Start threads for the open fencing requests of the conductor's cell, and return whether there are open
+        requests."""
         with self.conductor.store.api.read() as connection:
             requests = fetch_open_fencing_requests(connection, self.conductor.cell.id)
         self.threads = {id: thread for id, thread in self.threads.items() if thread.is_alive()}

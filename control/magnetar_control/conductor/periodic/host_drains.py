@@ -36,7 +36,7 @@ DOWN = ("The agent of the host does not answer, so no server can be moved off it
 
 class DrainView(NamedTuple):
     """The drain of a host (moving all of its servers to other hosts), as read at the start of one periodic pass. The
-    other fields are keyed by server uuid: *results*, the saved results; *here*, the servers on the drained host;
+    following fields are keyed by server uuid: *results*, the saved results; *here*, the servers on the drained host;
     *away*, servers with a result that are on another host; *actions*, the states of the actions that the drain has
     queued."""
 
@@ -61,8 +61,8 @@ def work_on_drains(conductor: Conductor) -> bool:
 
 
 def _advance_drain(conductor: Conductor, drain: DrainRow) -> None:
-    """Take the next step of a drain: save the results of ended moves, queue further moves, and update the drain's
-    state."""
+    """Take the next step of a drain: save the results of moves that have ended, queue further moves, and update the
+    drain's state."""
     _note_results(conductor, _read_drain(conductor, drain))
     view = _read_drain(conductor, drain)
     moving = sum(result.state == MOVING for result in view.results.values())
@@ -94,8 +94,8 @@ def _read_drain(conductor: Conductor, drain: DrainRow) -> DrainView:
 
 
 def _forget_drain(conductor: Conductor, drain: DrainRow) -> None:
-    """Delete a drain that was ended. Its results are deleted first, so that a crash never leaves results without a
-    drain."""
+    """Delete a drain that an administrator has ended. Its results are deleted first, so that a crash never leaves
+    results without a drain."""
     with conductor.database.write() as connection:
         drains.remove_drained_servers(connection, drain.host)
     with conductor.store.api.write() as connection:

@@ -48,8 +48,8 @@ class NotificationSender:
                     log.exception("notifications for %s: they are sent later", self.receiver.name)
 
     def send(self, database: Database, box: Outbox) -> bool:
-        """Send a batch of notifications from the tables *box* (an outbox) of *database*. Return whether more may be
-        waiting."""
+        """Send a batch of notifications from the tables *box* (an outbox) of *database*. Return whether more
+        notifications may be waiting."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
             if not outbox.has_due_notifications(database, connection, box, name, holder):
@@ -93,8 +93,8 @@ class NotificationSender:
 
 
 def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
-    """Return (database, outbox tables) of each database whose notifications a conductor sends: its cell's database; if
-    the conductor schedules new servers, also cell0 and the API database."""
+    """Return (database, outbox tables) of each database whose notifications a conductor sends: the database of its cell
+    and, if the conductor schedules new servers, also cell0 and the API database."""
     shared = [(conductor.store.cell0, outbox.CELL), (conductor.store.api, outbox.API)]
     return [(conductor.database, outbox.CELL), *(shared if conductor.schedules else ())]
 

@@ -147,15 +147,15 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def _runs_alone(self) -> bool:
-        """Return whether this conductor runs the tasks that only one conductor of the cell may run. Caches the result
-        of ``first`` for ``HOLDS`` seconds."""
+        """Return whether this conductor runs the tasks that only one conductor of the cell may run. The answer is the
+        result of ``first``, cached for ``HOLDS`` seconds."""
         if time.monotonic() >= self._holds_until:
             self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
         return self._is_first
 
     def first(self) -> bool:
-        """Return whether this conductor runs the tasks that only one conductor of the cell may run. That is the
-        conductor whose holder name sorts first among those that are up."""
+        """Return whether this conductor runs the tasks that only one conductor of the cell may run. These tasks are run
+        by the conductor whose holder name sorts first among the cell's conductors that are up."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(
@@ -163,8 +163,8 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def send_updates(self, sender: HostUpdateSender) -> None:
-        """Start sending the pending changes of *sender* to hosts, if there are any and this conductor runs the tasks of
-        its cell."""
+        """Start sending the pending changes of *sender* to hosts, if changes are pending and this conductor runs the
+        tasks of its cell."""
         if sender.is_due() and self._runs_alone():
             sender.look()
 
@@ -174,15 +174,15 @@ class Periodic:
         return self._cell_audit.run_turn(rest)
 
     def drain_hosts(self) -> None:
-        """Continue the drains of hosts (``host_drains``). If the cell has none, send no query until the API database
-        has changed."""
+        """Continue the drains of hosts (``host_drains``). While the cell has no drains, send no query until the API
+        database has changed."""
         if self._drain_changes.may_have_changed() or self._has_drains:
             self._has_drains = True  # also when the work fails
             self._has_drains = work_on_drains(self.conductor)
 
     def fence_hosts(self) -> None:
-        """Process the requests to fence and unfence hosts. If the cell has none, send no query until the API database
-        has changed."""
+        """Process the requests to fence and unfence hosts. While the cell has no requests, send no query until the API
+        database has changed."""
         if self._fencing_changes.may_have_changed() or self._has_fencing_requests:
             self._has_fencing_requests = True  # also when the query fails
             self._has_fencing_requests = self.fencing_requests.serve_requests()
@@ -212,7 +212,7 @@ class Periodic:
 
 def empty_logs(conductor: Conductor) -> None:
     """Truncate the write-ahead logs of SQLite databases (the cell's and cell0's), because the logs may contain deleted
-    passwords. If a database is busy, it is truncated next time."""
+    passwords. If a database is busy, its log is truncated at the next run."""
     for database in (conductor.database, conductor.store.cell(CELL0)):
         if database.kind == "sqlite":
             with database.read() as connection:
@@ -221,7 +221,7 @@ def empty_logs(conductor: Conductor) -> None:
 
 def remove_unused_images(conductor: Conductor) -> int:
     """Delete cached images from hosts if no server has needed them for a day, and leftover disk copies of
-    ``createImage`` and similar actions. Return how many were deleted. A later build downloads an image again."""
+    ``createImage`` and similar actions. Return how many were deleted. A later build downloads a deleted image again."""
     count, unused_since = 0, utc_now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -244,8 +244,8 @@ def remove_unused_images(conductor: Conductor) -> int:
 
 
 def _is_spent_copy(conductor: Conductor, name: str) -> bool:
-    """Return whether the cached image *name* is a temporary copy of a server's disk that is no longer needed, because
-    its upload to the image service has ended."""
+    """Return whether the cached image *name* is a temporary disk copy that is no longer needed, because the upload of
+    the copy to the image service has ended."""
     if of_volume := OF_A_VOLUME.fullmatch(name):
         return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):
@@ -279,7 +279,7 @@ def _forget_deliveries(periodic: Periodic) -> None:
 
 def _purge(periodic: Periodic) -> None:
     """Delete the rows of servers in the cell and in cell0 that were deleted more than ``purge_deleted_after`` days ago,
-    and incidents and fencing requests that ended as long ago."""
+    and the rows of incidents and fencing requests that ended before the same time."""
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():

@@ -136,7 +136,7 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthR
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     """Release the port or volume attachment of the finding, unless an action of its server is queued or running. First
     ask the hosts that the audit did not ask, because the guest may be on a host that neither the server's row nor a
-    claim names. Raises ``Conflict`` if such a guest has NICs or volumes that the row lacks."""
+    claim names. Raises ``Conflict`` if a guest on these hosts has NICs or volumes that the row lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -152,8 +152,8 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Ask the hosts of this cell that are up and that the audit did not ask for the server *id*. Yield the server as
-    each of their agents reports it; skip hosts that do not have it or do not answer."""
+    """Look for guests of the server *id* on the hosts of this cell that the audit did not ask and that are up. Yield
+    the server as the agent of each such host reports it; skip hosts that do not have the server or do not answer."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.guests and host.profile.up and host.profile.cell_id == conductor.cell.id:
@@ -163,7 +163,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     """Set the status of the finding's migration to error, unless an action of its server is queued or running. The next
-    audit then finds the claims of the migration."""
+    audit then finds, and repairs, the claims that the migration still has."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -172,8 +172,8 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the finding's guest and its migrations from the host. Raises ``Conflict`` if the server is no longer
-    recorded as deleted, because a removed guest cannot be restored."""
+    """Delete the finding's guest and its migrations from the host. First check again that the server is recorded as
+    deleted, because a removed guest cannot be restored; raises ``Conflict`` if it is not."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -185,8 +185,9 @@ def _remove(watch: HostWatch, finding: Finding) -> None:
 
 
 def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Discard the data of ended migrations of a server on a host that does not have this server. Migrations that have
-    begun since the audit are not discarded. Raises ``Conflict`` if an action of the server is queued or running."""
+    """Discard the data of ended migrations of a server on a host that does not have this server. The data of migrations
+    that have begun since the audit is not discarded. Raises ``Conflict`` if an action of the server is queued or
+    running."""
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:

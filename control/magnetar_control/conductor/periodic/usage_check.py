@@ -18,16 +18,17 @@ LOOK, SERVERS, PROJECT = 60.0, 2000, 20
 
 
 class UsageCheck:
-    """A check of the counted quota usage in two databases: the database of the conductor's cell, and cell0. It
-    remembers the last project that it compared in each database, and continues after it."""
+    """A check of the counts of quota usage that are stored in two databases: the database of the conductor's cell, and
+    cell0. It remembers the last project that was compared in each database; the next run continues after this project.
+    """
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._after: dict[str, str] = {}  # the last compared project, by database
 
     def look(self) -> list[UsageComparison]:
-        """Compare the counted quota usage of the next projects in each database with the usage of their servers, and
-        correct wrong counts. Return the comparisons that were wrong."""
+        """Compare the stored counts of quota usage of the next projects in each database with the usage of the
+        projects' servers, and correct wrong counts. Return the comparisons whose counts were wrong."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
                 for wrong in self._compare_some(database)]
 
