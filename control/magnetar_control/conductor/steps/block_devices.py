@@ -47,7 +47,7 @@ def requested_volumes(work: Work) -> list[BlockDevice]:
 def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """Create and reserve the volumes of a server that is built on *host*. Return two lists: the server's block devices
     as the agent of *host* expects them, and the uuids of volumes that are stored on other hosts and must be attached
-    after the build. Raises ``WrongHost`` if *host* does not reach the root volume, ``Cancelled``, and errors of the
+    after the build. Raises ``WrongHost`` if *host* cannot access the root volume, ``Cancelled``, and errors of the
     volume service."""
     if work.server.launched_at:
         return _prepare_again(work, host)
@@ -87,17 +87,16 @@ def _attachment_id(work: Work, block_device: BlockDevice) -> str:
 
 
 def free_reserved_volumes(work: Work) -> None:
-    """Detach from the server the existing volumes that the API has reserved for it. Called for a server that was not
-    built."""
+    """Release the existing volumes that the API has reserved for the server. Called for a server that was not built."""
     for block_device in requested_volumes(work):
         if block_device["source_type"] == "volume":
             work.conductor.services.volume.detached(_attachment_id(work, block_device), work.confirm_lease)
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Reserve the volumes of a shelved or evacuated server for its build on *host*. Return two lists: its block devices
-    as the agent of *host* expects them, with the device names that they had before, and the uuids of volumes that are
-    stored on other hosts."""
+    """Reserve the volumes of a shelved or evacuated server for its build on *host*. Return two lists: the server's
+    block devices as the agent of *host* expects them, with their previous device names, and the uuids of volumes that
+    are stored on other hosts."""
     agent_devices, remote_volumes, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
@@ -129,7 +128,7 @@ def _wrong_host(attachment: VolumeOfServer, place: str) -> WrongHost:
 
 def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) -> list[int | None]:
     """Return a boot index for each volume in *block_devices*, renumbered for agents: 0 for the root disk, then 1, 2 …
-    without gaps; ``None`` for volumes from which the server does not boot."""
+    without gaps; ``None`` for a volume from which the server does not boot."""
     order = [0, *sorted(index for index in (block_device["boot_index"] for block_device in block_devices)
                         if index and index > 0)]
     return [order.index(block_device["boot_index"]) if block_device["boot_index"] in order else None
@@ -219,8 +218,9 @@ def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> N
 def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: VolumeOfServer, order: int | None,
                         volume: Mapping[str, Any]) -> Document:
     """Return a volume as the agent expects it in ``block_device_mapping``. ``delete_on_termination`` is left out, since
-    the volume service deletes volumes; the device name too, since the host chooses it. *block_device*: names the disk
-    bus. *order*: the boot index, or ``None``. *volume*: the volume as the volume service shows it."""
+    the volume service deletes volumes. The device name is left out, since the host chooses it. *block_device*: the
+    object that names the disk bus. *order*: the boot index, or ``None``. *volume*: the volume as the volume service
+    shows it."""
     fields = {"source_type": "volume", "destination_type": "volume", "uuid": attachment["volume_id"],
               "boot_index": order, "tag": attachment["tag"], "readonly": True if volume.get("readonly") else None,
               "disk_bus": block_device["disk_bus"] if block_device.get("disk_bus") in BUSES else None}
@@ -233,9 +233,9 @@ def finish_build(work: Work, host: str, resource: Document, remote_volumes: Coll
     server if it was created powered off. Return the server as its agent reports it.
 
     *resource*: the created server as its agent reports it. *remote_volumes*: uuids of volumes that are stored on other
-    hosts. *ports_pending*: whether the server's ports were not ready when the server was created. With remote volumes
-    or pending ports, the server was created powered off. *want*: the server's fields for its start: ``power`` (the
-    final power state) and the secret of its TPM.
+    hosts. *ports_pending*: whether the server's ports were not ready when the server was created. In both cases, remote
+    volumes or pending ports, the server was created powered off. *want*: the server's fields for its start: ``power``
+    (the final power state) and the secret of its TPM.
     """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
@@ -273,9 +273,9 @@ def _save(work: Work, devices: Mapping[str, str]) -> None:
 
 
 def give_back_volumes(work: Work, *, everything: bool) -> None:
-    """Delete the volumes that a failed build has created, and choose new ids for the next build. *everything*: no other
-    host is tried, so also detach the existing volumes from the server; otherwise they stay reserved for the build on
-    the next host."""
+    """Delete the volumes that a failed build has created, and choose new volume and attachment ids for the next build.
+    *everything*: no other host is tried, so also release the existing volumes; if false, these stay reserved for the
+    build on the next host."""
     work.load()
     attachments = list(work.volumes)
     for at, (block_device, attachment) in enumerate(zip(requested_volumes(work), work.volumes, strict=False)):
@@ -291,16 +291,16 @@ def give_back_volumes(work: Work, *, everything: bool) -> None:
 
 
 def disconnect_volumes(work: Work) -> None:
-    """Remove the exports of the volumes of a server that is no longer on any host, and reset their attachments to
-    reserved. The volumes still belong to the server."""
+    """For a server that is no longer on any host, remove the exports of its volumes, and reset the volumes' attachments
+    to reserved. The volumes still belong to the server."""
     for attachment in work.volumes:
         _unexport(work, attachment)
         work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
 
 
 def release_volumes(work: Work) -> None:
-    """Detach all volumes from a deleted server, and delete the volumes with ``delete_on_termination``. If a volume was
-    being replaced by another one (swap volume), detach that one too."""
+    """Detach all volumes from a deleted server, and delete the volumes with ``delete_on_termination``. If a volume swap
+    was in progress, detach the new volume too."""
     if not work.server.launched_at:
         free_reserved_volumes(work)
     for attachment in work.volumes:
@@ -323,7 +323,7 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the volume's export for this server on the host that stores the volume, if this is not the server's host.
+    """Delete the volume's export for this server on the host that stores the volume, if another host has the server.
     *for_good*: the server is being deleted; if the storing host does not answer, a later task deletes the export."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])

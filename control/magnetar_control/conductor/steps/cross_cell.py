@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
-    """Return the columns of the server's row to save once the server is on *host*. If *host* is in another cell, they
-    also mark the row as leaving this cell."""
+    """Return the columns of the server's row to save once the server is on *host*. If *host* is in another cell, these
+    columns also mark the row as leaving this cell."""
     cell = work.conductor.host(host).cell_id
     if cell == work.conductor.cell.id:
         return {"host": host}
@@ -43,8 +43,8 @@ def relocate_if_leaving(work: Work) -> bool:
 
 
 def relocate_rows(work: Work) -> None:
-    """Move the database rows of a server, which has moved to a host of another cell, to that cell. If a database does
-    not answer, put the action back into the queue for another attempt."""
+    """Move the database rows of a server to the cell of its new host, after the server has moved to a host of another
+    cell. If a database does not answer, put the action back into the queue for another attempt."""
     store, id = work.conductor.store, work.id
     try:
         work.flush()

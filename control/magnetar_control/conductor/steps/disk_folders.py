@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 def confirm_disks(conductor: Conductor, host: str, id: str, evacuation: str) -> None:
     """Confirm to the agent of *host* that the *evacuation* (a migration's uuid) of the server *id* has succeeded. From
     then on, the agent deletes the server's disks in the shared folder when it deletes the server. A failure is only
-    logged, since the call can be repeated; without the call, the agent leaves these disks to the former host."""
+    logged, since the call can be repeated. Until the agent has this confirmation, it keeps the disks, because they may
+    belong to the former host."""
     try:
         with conductor.client(host, PATIENCE) as client:
             client.event("server", id, "keep_disks", {}, request_id=f"keep-disks-{evacuation}")

@@ -57,7 +57,7 @@ def password_field(work: Work) -> dict[str, Any]:
 
 
 def guest_facts(work: Work, host: str) -> dict[str, Any]:
-    """Return the fields ``guest_data`` and ``vendor_data``, and the password if there is one, for the agent of *host*,
-    on which the server is built or rebuilt. Raises ``VendordataFailed``."""
+    """Return the fields ``guest_data``, ``vendor_data`` and, if there is one, the password, for a build or rebuild of
+    the server by the agent of *host*. Raises ``VendordataFailed``."""
     return {"guest_data": guest_data(work.conductor, work.server, host), "vendor_data": vendor_data(work),
             **password_field(work)}

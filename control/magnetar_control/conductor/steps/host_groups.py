@@ -34,8 +34,8 @@ NOUN = "group_filter"
 
 
 def bring_security_groups(conductor: Conductor, client: Client, host: str, nics: Iterable[ServerNic]) -> None:
-    """Send to *host* the security groups of *nics*, and the groups that their rules refer to, unless the host has them
-    already. *client*: calls the agent of *host*."""
+    """Send to *host* the security groups of *nics*, and the groups that the rules of these groups refer to, except
+    groups that the host has already. *client*: calls the agent of *host*."""
     for nic in nics:
         for id in nic["on_host"].get("security_groups") or ():
             _bring(conductor, client, host, id)
@@ -70,9 +70,9 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
-    """Find the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), that differ
-    from the database. Queue each of them for ``GroupUpdateSender``, which then sends the state in the database to the
-    host. *client*: calls the agent of *host*."""
+    """Find the security groups on *host* that differ from the database, and the NICs of the servers *server_ids*
+    (uuids) whose groups on the host differ from the database. Queue these groups and NICs for ``GroupUpdateSender``,
+    which then sends the state in the database to the host. *client*: calls the agent of *host*."""
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):
@@ -84,8 +84,8 @@ def compare_security_groups(conductor: Conductor, client: Client, host: str, ser
 
 
 class GroupUpdateSender(HostUpdateSender):
-    """A sender of security group changes to the hosts of a conductor's cell. It sends changed groups, and ports whose
-    groups have changed."""
+    """A sender of changes to the hosts of a conductor's cell: changed security groups, and ports whose security groups
+    have changed."""
 
     about, away = "security groups", (Unreachable, TimedOut)
 

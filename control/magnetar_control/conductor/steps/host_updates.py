@@ -40,7 +40,7 @@ class HostUpdateSender:
 
     @property
     def database(self) -> Database:
-        """The database in which the changes to send are queued."""
+        """The database that has the queue of changes to send."""
         raise NotImplementedError  # each kind of news implements it
 
     @cached_property
@@ -60,12 +60,12 @@ class HostUpdateSender:
 
     def tell(self, host: str) -> int:
         """Send the next batch of queued changes to *host*. Return the number of changes sent, 0 if none were queued.
-        Raises errors as ``each`` does.
-        """
+        Raises the errors of the agent."""
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a sending thread for each host that is up and has queued changes, unless such a thread runs already."""
+        """Start a sending thread for each host that is up and has queued changes, unless a sending thread for this host
+        runs already."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):
@@ -84,7 +84,7 @@ class HostUpdateSender:
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
         """Call all functions *acts*, each of which sends one change. An error of a type in ``away`` (the host does not
         answer) is raised immediately. After any other error of the agent, continue with the next function, and raise
-        the last such error at the end."""
+        the last of these errors at the end."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

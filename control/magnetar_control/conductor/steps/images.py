@@ -16,7 +16,7 @@ def deliver_image(work: Work, client: Client, host: str, id: str) -> None:
     settings or the server's trusted certificates require this. The image of a shelved server is not verified, since it
     is a copy of the server's own disk. *client*: calls the agent of *host*.
 
-    Raises ``ImageRefused`` before anything is sent; then no other host is tried.
+    Raises ``ImageRefused``, before anything is sent, if the verification fails; then no other host is tried.
     """
     conductor = work.conductor
     trusted = work.server.trusted_certs or ()

@@ -70,8 +70,8 @@ def forget_old_disk_keys(work: Work) -> None:
 
 
 def forget_disk_keys(work: Work) -> None:
-    """Delete all disk keys of a deleted server from the key manager. A host that does not answer now deletes the disks
-    themselves later."""
+    """Delete all disk keys of a deleted server from the key manager. If a host does not answer now, the encrypted disks
+    there are deleted later."""
     if _is_encrypted(work):
         _delete_keys(work, dict.fromkeys([work.id, *_key_ids(work)]))
 
@@ -87,7 +87,7 @@ def _is_encrypted(work: Work) -> bool:
 
 
 def _key_ids(work: Work) -> list[str]:
-    """Return the uuids of the keys of the server's disks, the oldest first. The last key is the one in use."""
+    """Return the uuids of the keys of the server's disks, the oldest first. The last key is in use."""
     return [*(work.request.get(KEYS) or (work.id,))]
 
 
@@ -112,8 +112,8 @@ def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> d
 
 def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
     """Return the field with the TPM's secret for *server*, which is started because its host has rebooted and not
-    because a user asked for it. Empty if conductors may not read the secret: then the server does not start, and its
-    host reports the reason."""
+    because a user asked for it. If conductors may not read the secret, return an empty dict: then the server does not
+    start, and its host reports the reason."""
     if server_tpm_security(server) != DEPLOYMENT:
         return {}
     try:

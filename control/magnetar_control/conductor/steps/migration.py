@@ -94,8 +94,8 @@ class MigrationTask:
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
         """Return the migration of the action *work*; at the first attempt, create its row with this *type*, *status*
-        and new *flavor*. Set other open migrations of the server to error: their actions have ended, and an operator
-        has reset the server's state."""
+        and new *flavor*. Set other open migrations of the server to error. Such migrations remain if their action has
+        ended and an operator has reset the server's state."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -112,8 +112,8 @@ class MigrationTask:
         return task
 
     def _take_over_claims(self) -> None:
-        """Clean up the claims of earlier migrations of the server that failed halfway. Transfer their claims on the
-        source host to this migration, and release their other claims."""
+        """Clean up the claims of earlier migrations of the server that failed halfway. Transfer the claims of those
+        migrations on the source host to this migration, and release their claims on other hosts."""
         with self.api.read() as connection:
             if all(claim.consumer_id in (self.id, self.work.id)
                    for claim in allocations.fetch_server_claims(connection, self.work.id)):
@@ -166,12 +166,13 @@ class MigrationTask:
             self.work.failed(error, **values)
 
     def prepare(self, kind: str, host: str | None = None, same: bool | None = False, forced: bool = False) -> None:
-        """Find a target host that accepts the server, claim its resources, and save its name.
+        """Find a target host that accepts the server, claim the server's resources there, and save the host's name.
 
         *kind*: live or cold. *host*: the only candidate; ``None`` for any host. *same*: whether the source host is a
         candidate; ``None``: only if no other host fits. *forced*: skip the scheduler's filters. Raises ``NoValidHost``,
         or the error of the last host that refused. Raises ``HostDown`` if the conductor has just started and does not
-        yet know which hosts are up."""
+        yet know which hosts are up.
+        """
         most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
@@ -199,8 +200,8 @@ class MigrationTask:
                     raise
 
     def _check_target(self, kind: str) -> None:
-        """Check with the agents that the target accepts the server. On the target this changes only the networks of the
-        server. Raises the error of an agent that refuses."""
+        """Check with the agents that the target accepts the server. This check changes nothing on the target, except
+        that the server's networks are created there. Raises the error of an agent that refuses."""
         if self.target != self.source:
             self._plan(kind, self.source, self.target)
         elif self.becomes:
@@ -216,9 +217,9 @@ class MigrationTask:
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
     def migration_request(self, kind: str, target_host: str) -> dict[str, Any]:
-        """Return the migration request for the agents: ``type``, the options of a live migration or the changes of a
-        resize (``becomes``), and ``cards``, the network cards on *target_host* for the server's virtual functions.
-        *kind*: live or cold."""
+        """Return the migration request for the agents: ``type``, the options of a live migration or the server's new
+        fields after a resize (``becomes``), and ``cards``, the network cards on *target_host* for the server's virtual
+        functions. *kind*: live or cold."""
         work, cards = self.work, nics.claimed_cards(self.work, target_host, self.work.nics)
         request: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
         if kind != "live":
@@ -305,8 +306,8 @@ class MigrationTask:
 
     def move_server(self, kind: str, source_host: str, target_host: str) -> None:
         """Move the server to *target_host*, then save the new host in the network and volume services. *kind*: live or
-        cold. Raises ``NotMoved`` if the server is certainly still on *source_host*, and ``HostDown`` if its host is
-        unknown."""
+        cold. Raises ``NotMoved`` if the server is certainly still on *source_host*, and ``HostDown`` if it is unknown
+        which host has the server."""
         services, work = self.conductor.services, self.work  # both services learn the new host
         try:
             services.network.prepare(work.id, target_host, work.confirm_lease, running=kind == "live")
@@ -323,8 +324,8 @@ class MigrationTask:
 
     def _abort_or_complete(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
         """Handle a migration that failed with *error*. Abort it and raise ``NotMoved``; the server is then on the
-        source host. If the server has already left the source host, complete the migration instead, with the errors of
-        ``move_server``."""
+        source host. If the server has already left the source host, complete the migration instead, and raise the
+        errors of ``move_server`` if this fails."""
         with full_is_down():
             if self.abort(source_host, target_host):
                 raise NotMoved(error) from error
@@ -369,8 +370,8 @@ class MigrationTask:
 
 
 def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
-    """Return the GiB of memory and local disks that a move of a server of *flavor* copies. Time limits depend on this
-    size."""
+    """Return how many GiB of memory and local disks are copied when a server of *flavor* moves. Time limits depend on
+    this size."""
     amounts = needed_amounts(flavor, volume_backed)
     return max(LEAST_GIB, -(-amounts.memory_mb // MIB_PER_GIB) + amounts.disk_gb)
 
@@ -378,8 +379,8 @@ def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
 def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_backed: bool,
                            volumes: bool) -> dict[str, Any]:
     """Return the options of a live migration of a server with this *flavor*: the fields of the agents'
-    ``kinds.Migration``. *volume_backed*: whether its root disk is a volume. *volumes*: whether the server has any
-    volumes; then post-copy is off, because volumes can switch hosts only while the guest is paused."""
+    ``kinds.Migration``. *volume_backed*: whether the server's root disk is a volume. *volumes*: whether the server has
+    any volumes; then post-copy is off, because volumes can switch hosts only while the guest is paused."""
     size = size_in_gib(flavor, volume_backed)
     post_copy = settings.live_migration_permit_post_copy and not volumes
     limit = settings.live_migration_completion_timeout * size
@@ -460,7 +461,7 @@ class MigrationMonitor(threading.Thread):
 
 def remove_server_from_host(client: Client, server: str) -> None:
     """Delete a server, and the data of its migrations, from the host of *client*. *server*: the uuid. The other host of
-    a migration is not called, since it may be down."""
+    such a migration is not called, since it may be down."""
     for migration in Side(client).open_migrations(server):
         _cancel(client, migration["id"])
         with contextlib.suppress(NotFound):  # it has gone meanwhile

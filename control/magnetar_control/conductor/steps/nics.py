@@ -22,8 +22,8 @@ from . import host_groups
 
 
 def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
-    """Return the NICs of the server for its build on *host*. The first call allocates their ports; the action's next
-    transaction saves them in the server's row."""
+    """Return the NICs of the server for its build on *host*. The first call allocates the ports of the NICs; the
+    action's next transaction saves the NICs in the server's row."""
     nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
         groups = [group.get("id") or group["name"] for group in work.server.security_groups]
@@ -41,8 +41,8 @@ def free_reserved_ports(work: Work) -> None:
 
 
 def current_nics(work: Work) -> Sequence[ServerNic]:
-    """Return the NICs of a server that moves to another host, as read again from its ports. The action's next
-    transaction saves them in the server's row."""
+    """Return the NICs of a server that moves to another host, read again from the network service. The action's next
+    transaction saves these NICs in the server's row."""
     nics_by_port = {port["port_id"]: nic_of_port(port) for port in work.conductor.services.network.ports(work.id)}
     nics = [nics_by_port.get(nic["port_id"], nic) for nic in work.nics]
     work.defer(interfaces=servers.json_text(nics))
@@ -55,7 +55,7 @@ def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
 
     At a second attempt, or when other actions need the worker thread, this function itself waits for the ports and
     returns ``True``, which saves a request to the host. Ports on SmartNICs are waited for only at a second attempt,
-    since the host must report the card first.
+    since the host must first report which SmartNIC it uses.
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
@@ -66,14 +66,14 @@ def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
 
 
 def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
-    """Return whether any of *nics* is a virtual function of a SmartNIC (vnic_type remote-managed), which the OVN on the
-    SmartNIC connects."""
+    """Return whether any of *nics* is a virtual function of a SmartNIC (vnic_type remote-managed), which an OVN
+    instance on the SmartNIC connects."""
     return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
 
 
 def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
     """After a start of the guest, bind its SmartNIC ports again with the virtual functions in use now, because the host
-    may have replaced one that is missing. *resource*: the server as its agent reports it."""
+    may have replaced a missing virtual function. *resource*: the server as its agent reports it."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 
@@ -86,7 +86,7 @@ def await_ports(work: Work, host: str) -> None:
 
 def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
     """Bind the server's ports to *host*, with the host devices that its NICs use. *resource*: the server as its agent
-    reports it. *waits*: then wait until the ports are ready."""
+    reports it. *waits*: after binding, wait until the ports are ready."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
     if not waits:
         network.bind(*bound)
@@ -96,8 +96,8 @@ def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool
 
 
 def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[ServerNic]) -> None:
-    """Create the networks of *nics* on *host* if they are missing there, and send their security groups to *host*.
-    *client*: calls the agent of *host*."""
+    """Create the networks of *nics* on *host* if they are missing there, and send the security groups of *nics* to
+    *host*. *client*: calls the agent of *host*."""
     host_groups.bring_security_groups(work.conductor, client, host, nics)
     for nic in nics:
         key = ("network", host, nic["network_id"])
@@ -112,8 +112,8 @@ def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[Serv
 
 
 def nic_for_agent(nic: ServerNic, cards_by_mac: Mapping[str, str]) -> dict[str, Any]:
-    """Return *nic* as the agent expects it, with the facts about network and port that the guest's metadata contains.
-    *cards_by_mac*: the result of ``claimed_cards`` for the host."""
+    """Return *nic* as the agent expects it, with the data about its network and port that the guest's metadata
+    contains. *cards_by_mac*: the result of ``claimed_cards`` for the host."""
     network_facts = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": network_facts,
             **({"card": cards_by_mac[nic["mac"]]} if nic["mac"] in cards_by_mac else {})}
@@ -134,8 +134,8 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
 
 def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
     """Return the NICs of a new server as the agent of *host* expects them. For a server with NUMA cells, NICs with OVN
-    ports also name their physical network, unless the agent is too old to report which networks are near which NUMA
-    cell."""
+    ports also name their physical network, unless the agent is too old to report which physical networks have their
+    network cards at which NUMA cell."""
     cards = claimed_cards(work, host, nics)
     agent_nics = [nic_for_agent(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in agent_nic else None for nic,

@@ -130,8 +130,9 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all. Set
-    ``continuation`` of each work whose build begins immediately. *began*: the time when their scheduling began."""
+    """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all
+    servers. If the build of a server begins immediately, set ``continuation`` of its work. *began*: the time when their
+    scheduling began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -144,7 +145,7 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
     """Insert the rows of the servers *leaving* cell0 into the cell *target*. Count the builds that this conductor
-    begins, and set ``continuation`` of their works. *began*: the time when their scheduling began."""
+    begins, and set ``continuation`` of the works of these builds. *began*: the time when their scheduling began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:
@@ -159,10 +160,11 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
     """Insert the rows of the servers *leaving* cell0 into the cell *target*. *began*: the time when their scheduling
-    began. *begins*: whether builds may begin now, on each host as many as its limit allows; other builds wait in the
-    cell's queue.
+    began. *begins*: whether builds may begin now. If so, as many builds begin on each host as its limit allows. The
+    other builds wait in the cell's queue.
 
-    Return the servers whose builds begin, and a mapping of the action's id to the id of its first event."""
+    Return the servers whose builds begin, and a mapping of the action's id to the id of its first event.
+    """
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
@@ -204,7 +206,7 @@ def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequ
 
 def _cell_with_server(work: Work) -> Database | None:
     """Return the database of the cell to which the server was already moved before a crash; ``None`` if it was not
-    moved. The server may have been deleted there since."""
+    moved. The server may have been deleted in that cell since then."""
     store = work.conductor.store
     mapping = servers.fetch_server_mapping(store, work.id)
     if mapping is None:

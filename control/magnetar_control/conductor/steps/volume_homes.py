@@ -16,8 +16,9 @@ log = logging.getLogger(__name__)
 
 
 def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> bool:
-    """Return whether *host*, which has the server, must become the host that stores the volume. This is so if the
-    volume is the root disk, or if the storing host *place* is down; not if *place* is *host* already."""
+    """Return whether *host*, which has the server, must become the host that stores the volume. The answer is ``False``
+    if *place*, the storing host now, is *host* already. Otherwise it is ``True`` if the volume is the root disk, or
+    *place* is down."""
     return place != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(place))
 
 
@@ -34,7 +35,7 @@ def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
 
 def move_volume(work: Work, id: str, host: str) -> None:
     """Make *host* the host that stores the volume *id* of the server. Raises ``HostDown`` if the agent of *host* does
-    not answer, and ``Conflict`` if the volume cannot be moved there."""
+    not answer, and ``Conflict`` if *host* cannot become the storing host."""
     try:
         work.conductor.services.volume.homes.move(id, host, work.id, work.confirm_lease)
     except DOWN as error:
