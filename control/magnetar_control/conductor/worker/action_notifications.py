@@ -57,8 +57,8 @@ class ActionNotifications:
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event at that time
 
     def begin(self, event: str | None, host: str | None) -> None:
-        """Add the start notifications of an event of the action on *host*. *event*: the name of the event; by default
-        the action's main event."""
+        """Add the start notifications of an event that happens on *host* as a part of the action. *event*: the name of
+        the event; by default the action's main event."""
         self._event = event or self._event
         names: tuple[str, ...] = () if self._started else (self._own,)
         if self._event in STEPS:
@@ -75,13 +75,14 @@ class ActionNotifications:
         self._started = True
 
     def event_ended(self, host: str | None) -> None:
-        """Add the end notifications of the event that the last call of ``begin`` started, after it has succeeded."""
+        """Add the end notifications of the event that the last call of ``begin`` started. Called when the event has
+        succeeded."""
         for name in reversed(STEPS.get(self._event, ())):
             self._add(name, END, host)
 
     def followed_by(self, name: str, host: str | None) -> None:
-        """Add the end notification of the action and the start notification *name*, which replaces it: ``ended`` then
-        ends *name*."""
+        """Add the end notification of the action, and the start notification *name* of the operation that follows it
+        within the same action, such as offloading after shelving. A later ``ended`` ends *name*."""
         if self._started and self._own != name:
             self._add(self._own, END, host)
             self._own = name
@@ -126,7 +127,7 @@ class ActionNotifications:
 
     def write(self, connection: Connection, old_row: ServerRow | None) -> None:
         """Write the added notifications at the end of a transaction of the action. *old_row*: the server's row before
-        the transaction; from it, the notification of a deletion gets addresses and volumes."""
+        the transaction; the notification of a deletion gets addresses and volumes from this row."""
         if not self._waiting or (row := servers.fetch_server_row(connection, self.action.server_id, lock=True)) is None:
             return
         if row.deleted_at and old_row is not None and not old_row.deleted_at:
@@ -145,8 +146,8 @@ class ActionNotifications:
 def tell_power(notifications: Notifications, connection: Connection, server_id: str, old_vm_state: str,
                power_state: str, host: str) -> None:
     """Notify that a guest has changed to *power_state* by itself. Send the end notification of an action that leads to
-    this state, such as power_off, preferably an action that *old_vm_state* allows. Send nothing if no action leads to
-    this state."""
+    this state, such as power_off, preferably of an action that *old_vm_state* allows. Send nothing if no action leads
+    to this state."""
     if not notifications or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return
     target_state = {"power": OFF if power_state == CRASHED else power_state}

@@ -81,9 +81,8 @@ class ActionRunner:
         return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
-        """Stop leasing actions, wait at most *grace* seconds for running actions to end, and put the others back into
-        the queue.
-        """
+        """Stop leasing actions, wait at most *grace* seconds for running actions to end, and put the remaining actions
+        back into the queue."""
         self.conductor.over.set()
         for database in self._served:
             database.bell.ring(servers.ACTIONS_BELL)
@@ -135,8 +134,8 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count an action that was leased from the queue as running for its host. Return ``False`` if it already runs
-        in this conductor: its lease had expired, so the queue returned it again."""
+        """Count an action that was leased from the queue as running for its host. Return ``False`` if the action
+        already runs in this conductor: the queue returned the action again, because its lease had expired."""
         return self.conductor.leased_actions.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
@@ -155,7 +154,7 @@ class ActionRunner:
 
     def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
         """Run the function *do* with the arguments *in_hand* in a worker thread. Do nothing if the conductor is
-        stopping; then ``stop`` puts the leased actions back into the queue."""
+        stopping: then ``stop`` puts the leased actions back into the queue."""
         with contextlib.suppress(RuntimeError):
             self._pool.submit(do, *in_hand)
 
@@ -249,9 +248,10 @@ class ActionRunner:
     def _unexpected(self, database: Database, action: ActionRow, error: Exception) -> None:
         """Handle an exception that the action's flow did not handle: a database that does not answer, or a bug.
 
-        Put the action back into the queue. After the last attempt, end it as failed and set the server to error, unless
-        the server is shelved or soft-deleted. If the database cannot be written, do nothing: another attempt follows
-        when the lease expires."""
+        Put the action back into the queue. After the last attempt, end the action as failed and set the server to
+        error, unless the server is shelved or soft-deleted. If the database cannot be written, do nothing: another
+        attempt follows when the lease expires.
+        """
         try:
             work = Work(self.conductor, database, action) if action.attempts >= TRIES else None
             if work is None or (work.server and work.server.leaving):  # a server that leaves its cell cannot stay

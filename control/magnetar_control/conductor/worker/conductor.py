@@ -84,7 +84,7 @@ class Conductor:
 
     @property
     def ratios(self) -> Ratios:
-        """The allocation ratios in the settings. They apply to hosts that have none from aggregates."""
+        """The allocation ratios in the settings. They apply to hosts whose aggregates define no ratios."""
         settings = self.settings
         return Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
 
@@ -139,7 +139,7 @@ class Conductor:
 
     def client(self, host: str | None, patience: float | None = None) -> AbstractContextManager[AgentClient]:
         """Return a context manager with a client of the agent of *host*. *patience*: the timeout in seconds (see
-        ``Agents.client``); always short if the host is down. Raises ``NotFound`` for an unknown host, and
+        ``Agents.client``); it is always short if the host is down. Raises ``NotFound`` for an unknown host, and
         ``Unreachable`` if the agent's reports are refused, since it may be the agent of another host."""
         if host in self.states.refused_hosts:
             raise Unreachable(f"The agent of host {host} is refused; its service (os-services) tells why.")
@@ -156,7 +156,7 @@ class Conductor:
 
     def current_states(self) -> HostStates:
         """Return the scheduler's view of all hosts. If a cell was disabled or enabled since the last call, first read
-        all hosts again, since this conductor gets no reports about hosts of other cells."""
+        all hosts again, since this conductor gets no reports of the hosts of other cells."""
         disabled = {cell.id for cell in self.store.cells() if cell.disabled}
         if disabled != self._disabled_cells:
             self.read_hosts()
@@ -170,8 +170,8 @@ class Conductor:
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
         """Return a context manager that holds the lock under which actions of *database* are chosen to begin. It yields
-        ``False`` if no action may begin now: another thread has the lock, or *database* is not that of this conductor's
-        cell."""
+        ``False`` if no action may begin now: another thread has the lock, or *database* is not the database of this
+        conductor's cell."""
         return self.leased_actions.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
@@ -182,24 +182,24 @@ class Conductor:
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:
-        """Save the time when this conductor first tried to find out which hosts are up. Later calls change nothing. See
-        ``settling``."""
+        """Save the time when this conductor first tried to find out which hosts are up. Later calls change nothing. The
+        time is used by ``settling``."""
         if self._settling_since is None:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
         """Return whether some hosts may be up although this conductor counts them as down, because it began to look for
-        them less than ``host_down_after`` seconds ago (see ``begin_settling``). Then do not fail an action because no
-        valid host was found."""
+        them less than ``host_down_after`` seconds ago (see ``begin_settling``). As long as this is true, an action for
+        which no valid host was found must not fail, but wait."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def awaits_host(self, spec: RequestSpec) -> bool:
-        """Return whether the server of *spec*, for which no host was found, should wait for a host to return. This is
-        so if a host that is down would pass all filters, and has sent a heartbeat within the last ``host_return_wait``
-        seconds: a busy host misses some heartbeats."""
+        """Return whether the server of *spec*, for which no host was found, should wait for a host to return. The
+        answer is ``True`` if a host that counts as down would pass all filters, and has sent a heartbeat within the
+        last ``host_return_wait`` seconds. The reason: a busy host misses some heartbeats, but soon returns."""
         if self.hosts_up() == len(self.states.hosts):
             return False  # a full cloud: do not ask the cells for each server
         heard = partial(cell_look.fetch_heard_hosts, self.settings.host_return_wait)

@@ -27,9 +27,11 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
     offload of servers that were shelved that long ago. Return the number of queued actions. If *seconds* is zero or
     negative, do nothing.
 
-    *late*: called with a connection and the time *seconds* ago; returns the servers that have been waiting since before
-    that time. *still*: called with a connection and one of these servers in the transaction that queues its action;
-    returns the server's row, or ``None`` if another conductor was first."""
+    *late*: called with a connection and the time *seconds* ago; returns the servers that have been in the state since
+    before that time. *still*: called with a connection and one of these servers in the transaction that queues its
+    action; returns the server's row, or ``None`` if the server has left the state, for example because another
+    conductor was first.
+    """
     count, database = 0, conductor.database
     if seconds <= 0:
         return 0
@@ -46,8 +48,8 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
 
 
 def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
-    """Return the servers with this *vm_state* and without a task_state whose time in the column *column* is before
-    *moment*."""
+    """Return the servers with this *vm_state* and without a task_state whose time in *column* (such as
+    ``soft_deleted_at``) is before *moment*."""
     return connection.execute(select(table).where(
         table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
         table.c.deleted_at.is_(None))).all()

@@ -43,7 +43,7 @@ class LeasedActions:
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostLimits:
-        """Return the present number of actions by host, as limits for the next read of the queue."""
+        """Return the present number of actions by host, in the form of limits for the next read of the queue."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
             return HostLimits(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
@@ -61,8 +61,8 @@ class LeasedActions:
                 self._choosing.release()
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
-        """Count the action *key* (database name, id of the action) for *host*, the host of its server, and for
-        *waits_for*, another host that it needs. Return ``False`` if the action was already counted."""
+        """Count the action *key* (database name, id of the action) for *host*, the host of the action's server, and for
+        *waits_for*, another host that the action needs. Return ``False`` if the action was already counted."""
         with self._lock:
             new = key not in self._hosts
             self._hosts[key] = host
@@ -97,8 +97,8 @@ class LeasedActions:
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
         """Also count the action *key* for *host* while the ``with`` block runs. If the maximum of the host is reached,
-        wait first. Raises ``HostBusy`` if this takes longer than ``TURN`` seconds, or if another action has used the
-        host for longer than that."""
+        wait first. Raises ``HostBusy`` if the wait takes longer than ``TURN`` seconds, or if another action has used
+        the host for longer than ``TURN`` seconds."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:

@@ -29,14 +29,15 @@ def last_try(work: Work) -> bool:
 
 
 def _overtaken(work: Work) -> bool:
-    """Return whether an evacuation of the server is queued, because its host is down. The action must then end."""
+    """Return whether an evacuation of the server is queued, because the server's host is down. The action must then
+    end."""
     with work.database.read() as connection:
         return actions.evacuation_is_queued(connection, work.id)
 
 
 def retry_later(work: Work) -> bool:
-    """Put the action back into the queue for another attempt. Return ``False``, without doing so, after the last
-    attempt, or if an evacuation or deletion of the server is queued."""
+    """Put the action back into the queue for another attempt. Return ``False``, and leave the action where it is, after
+    the last attempt, or if an evacuation or deletion of the server is queued."""
     if last_try(work) or _overtaken(work) or _deleted(work):
         return False
     work.put_back(AGAIN)
@@ -44,8 +45,9 @@ def retry_later(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Return whether a deletion of the server waits for this action to end. The deletion releases all resources of the
-    server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
+    """Return whether a deletion of the server waits for this action to end; if so, the action can end without cleaning
+    up, because the deletion releases all resources of the server, even if the host does not answer. Return ``False`` if
+    this action is itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:
@@ -113,8 +115,8 @@ def detachment_failed(work: Work, description: str, has_device: Callable[[Mappin
     which saves that the device stays attached, and end the action as failed. If the guest no longer has the device, or
     the host does not answer, repeat the action until the detachment is done.
 
-    *description*: of the device, for the log. *has_device*: takes the server as its agent reports it, and returns
-    whether it has the device.
+    *description*: the name of the device for the log. *has_device*: takes the server as its agent reports it, and
+    returns whether the server has the device.
     """
     try:
         with work.client() as client:
@@ -135,11 +137,12 @@ def detachment_failed(work: Work, description: str, has_device: Callable[[Mappin
 def take_back_attachment(work: Work, description: str, error: Exception, off: Callable[[], None],
                          free: Callable[[], None]) -> None:
     """Undo a failed attachment of a volume or NIC, and end the action as failed with *error*. First call *off*, which
-    detaches the device from the guest, then *free*, which releases the volume or port. *description*: of the device,
-    for the log.
+    detaches the device from the guest, then *free*, which releases the volume or port. *description*: the name of the
+    device for the log.
 
     If the guest does not release the device, the server keeps it, and users can detach it later. If the host is down or
-    its disk is full, put the action back into the queue to repeat this."""
+    its disk is full, put the action back into the queue, so that the detachment is repeated.
+    """
     try:
         with full_is_down():
             off()

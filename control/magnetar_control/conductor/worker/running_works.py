@@ -11,8 +11,9 @@ from .leased_actions import Key
 
 
 class RunningWork(Protocol):
-    """The attributes of a running ``Work`` that other threads set. *cancelled*: set when its action is cancelled.
-    *last_report*: (name of a host, the last report of its agent about the server); ``None`` without a report."""
+    """The attributes of a running ``Work`` that other threads set. *cancelled*: set when the action of the work is
+    cancelled. *last_report*: (name of a host, the last report of its agent about the server); ``None`` without a
+    report."""
 
     cancelled: threading.Event
     last_report: tuple[str, Mapping[str, Any]] | None
@@ -23,7 +24,8 @@ class RunningWork(Protocol):
 
 
 class RunningWorks:
-    """The actions that this conductor runs now (``Work``), by (name of the database, id of the action)."""
+    """The works (objects of the class ``Work``) of the actions that this conductor runs now, by (name of the database,
+    id of the action)."""
 
     def __init__(self) -> None:
         self.works: dict[Key, Any] = {}

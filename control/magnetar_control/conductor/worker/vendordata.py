@@ -50,8 +50,9 @@ class VendordataTarget:
 
 
 class Vendordata:
-    """The operator's vendor data for guests, as *settings* configure it. *token*: returns a token of a service user for
-    requests to the targets; called with ``True``, a new token. Raises ``InvalidSettings``."""
+    """The operator's vendor data for guests, as *settings* configure it. *token*: a function that returns a token of a
+    service user for requests to the targets. Called with ``True``, it returns a new token. Raises ``InvalidSettings``.
+    """
 
     def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
@@ -79,8 +80,9 @@ class Vendordata:
 
     def dynamic(self, server_facts: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
         """Send *server_facts* (the request body of Nova's dynamic vendordata) to each target. Return the answers by
-        name of the target; ``{}`` for a target that fails. *confirm* is called before each request, and its errors are
-        passed on. Raises ``VendordataFailed`` if the settings make failures fatal."""
+        name of the target; ``{}`` for a target that fails. *confirm*: a function that is called before each request,
+        such as ``Work.progress``; its errors are raised. Raises ``VendordataFailed`` if the settings make failures
+        fatal."""
         answers: dict[str, Any] = {}
         for target in self.targets:
             confirm()

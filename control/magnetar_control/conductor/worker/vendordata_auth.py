@@ -126,8 +126,8 @@ class VendordataAuth:
 
     def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
         """Return the JSON object that identifies a user or project in a Keystone request. *kind*: ``user`` or
-        ``project``. *id*, *name*: names of options. The value of the option *id* is used if it is set, otherwise the
-        value of the option *name* with its domain. Raises ``InvalidSettings``."""
+        ``project``. *id*, *name*: names of options. If the option *id* is set, the object contains its value, otherwise
+        the value of the option *name* and the domain. Raises ``InvalidSettings``."""
         options = self._options
         if id in options:
             return {"id": options[id]}

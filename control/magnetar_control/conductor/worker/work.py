@@ -83,8 +83,8 @@ class LeaseLost(Exception):
 
 
 def leased_database(confirm: Callable[[], None], database: Database) -> Database:
-    """Return a wrapper of *database* whose write transactions first call *confirm*, such as ``Work.confirm_lease``.
-    They fail if it raises ``LeaseLost``."""
+    """Return a wrapper of *database* whose write transactions first call *confirm*, such as ``Work.confirm_lease``. If
+    *confirm* raises ``LeaseLost``, the transaction fails."""
     @contextlib.contextmanager
     def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with way() as connection:
@@ -103,8 +103,8 @@ def admin_message(error: BaseException) -> str:
 
 
 class Continuation(NamedTuple):
-    """An action that this conductor has leased and that a worker thread runs next. *server*: the server's row; read
-    from the database if ``None``. *event*: the number of an event of the action that has already begun."""
+    """A leased action that a worker thread of this conductor runs next. *server*: the server's row; read from the
+    database if ``None``. *event*: the number of an event of the action that has already begun."""
 
     database: Database
     action: ActionRow
@@ -222,8 +222,7 @@ class Work:
     def asking(self, host: str | None) -> Iterator[None]:
         """Count the action for *host* while the ``with`` block runs. If this conductor already runs the maximum number
         of actions for the host, wait first; raise ``HostBusy`` if this takes too long. Raises ``LeaseLost`` if another
-        conductor has leased the action, since it may be repeating or undoing requests to the host.
-        """
+        conductor has leased the action, since that conductor may be repeating or undoing requests to the host."""
         self.confirm_old_lease()
         if not host:  # the server has none; asking for a client reports that
             yield
@@ -234,8 +233,8 @@ class Work:
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server from *host*, or another resource of the agent there: *noun* is its type (such as volume),
-        *key* its id. Do nothing if the host does not have it."""
+        """Delete the server from *host*, or delete another resource of the agent of *host*. *noun*: the type of the
+        resource, such as volume. *key*: its id. Do nothing if the host does not have the resource."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
@@ -255,7 +254,8 @@ class Work:
         """Yield a progress callback for requests during which the agent may wait for the guest to shut down.
 
         During this wait the worker is free for other actions. If the action is cancelled during the wait, the agent's
-        operation is cancelled too, and its request raises ``Cancelled``."""
+        operation is cancelled too, and the request to the agent raises ``Cancelled``.
+        """
         with contextlib.ExitStack() as resting:
             waits = False
 
@@ -278,11 +278,12 @@ class Work:
             raise Cancelled(why)
 
     def confirm_lease(self, connection: Connection | None = None) -> None:
-        """Raise ``LeaseLost`` if another conductor has leased the action. This happens if this conductor was paused for
-        longer than its lease.
+        """Raise ``LeaseLost`` if another conductor has leased the action. Another conductor can do so if this conductor
+        was paused for longer than its lease.
 
         Call this in each transaction that saves progress, with its *connection* to the server's database. Also call it
-        before a request to a host that another conductor may be undoing."""
+        before a request to a host that another conductor may be undoing.
+        """
         if connection is None:
             with self.database.read() as reading:
                 self.confirm_lease(reading)
@@ -298,8 +299,8 @@ class Work:
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
         """Yield the connection of a transaction in the server's database, which also includes the deferred writes.
-        *values*: pass the columns that the caller will write itself; the deferred columns are added to this dict, and
-        the caller writes them too."""
+        *values*: the columns that the caller itself will write to the server's row. The deferred columns are added to
+        this dict, so that the caller writes them too."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
@@ -315,9 +316,9 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that may be replaced when *values* are written to the server's row: those of this
-        action. Return none if *values* set the task_state and an action that overtakes this one, such as a deletion, is
-        queued."""
+        """Return the task_states that may be replaced when *values* are written to the server's row: the task_states of
+        this action. Return an empty tuple if *values* set the task_state and an action that overtakes this one, such as
+        a deletion, is queued."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 
@@ -345,13 +346,14 @@ class Work:
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Record the ``with`` block as an event of the instance action. *name*: of the event; by default the action's
-        main event. *host*: where the event happens; by default the server's host. *noted*: columns of the server's row
-        to set when the event begins.
+        """Record the ``with`` block as an event of the instance action. *name*: the name of the event; by default the
+        action's main event. *host*: the host where the event happens; by default the server's host. *noted*: columns of
+        the server's row to set when the event begins.
 
         If the action was passed with an event that has already begun, the block continues this event. The end of the
         event is written with the next transaction; after a crash before that, the event has no end, and the action is
-        repeated."""
+        repeated.
+        """
         number, self._event = self._event, None
         if number is not None:
             self.notifications.begun()
@@ -392,7 +394,7 @@ class Work:
     def failed(self, error: BaseException, **values: Any) -> None:
         """End the action as failed, and save *error* as the server's fault. *values*: columns of the server's row to
         set. The fault's message, which users see, names no hosts and addresses; for an unexpected exception it is only
-        the class name, as in Nova. Users see its details only if its code is below 500."""
+        the class name, as in Nova. Users see the fault's details only if its code is below 500."""
         code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
         if isinstance(error, MagnetarError):
             code, message = error.status, user_message(error)
@@ -447,8 +449,8 @@ class Work:
 
     def put_back(self, seconds: float, **values: Any) -> None:
         """Put the action back into the queue for another attempt after *seconds*. If the action has used another host
-        than the server's, it also waits until that host has a free slot. *values*: columns to set in the action's row.
-        """
+        than the server's, the new attempt also waits until that host has a free slot. *values*: columns to set in the
+        action's row."""
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)

@@ -29,9 +29,9 @@ class WorkerPlaces:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_places(self, over: threading.Event) -> int:
-        """Reserve all free slots, and return their number. If none is free, wait up to ``PATIENCE`` seconds for one,
-        and then briefly for more, since one query that leases several actions is cheaper than several queries. *over*:
-        set when the conductor stops; then do not wait."""
+        """Reserve all free slots, and return their number. If no slot is free, wait up to ``PATIENCE`` seconds for a
+        slot, and then briefly for more slots, since one query that leases several actions is cheaper than several
+        queries. *over*: set when the conductor stops; then do not wait."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0
@@ -60,7 +60,7 @@ class WorkerPlaces:
     def resting(self, key: Key) -> Iterator[None]:
         """Release the slot of this thread while the ``with`` block runs, and do not count the action *key* for any
         host, so that other actions can begin. Use this while the action waits for a guest. After the block, the action
-        continues without a slot. If ``GUESTS`` actions already wait like this, the block runs with its slot."""
+        continues without a slot. If ``GUESTS`` actions already wait in this way, the slot is not released."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return
