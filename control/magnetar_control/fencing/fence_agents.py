@@ -36,7 +36,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 class FenceAnswer(NamedTuple):
     """The result of one run of a fence agent (such as fence_ipmilan). ``status``: the exit status. ``text``: the end of
-    its output in one line, without secrets."""
+    the agent's output in one line, without secrets."""
 
     status: int
     text: str
@@ -158,7 +158,8 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> int:
-    """Kill the fence agent, if it still runs, and all processes that it has started; return its exit status."""
+    """Kill the fence agent, if it still runs, and all processes that it has started. Return the exit status of the
+    agent."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

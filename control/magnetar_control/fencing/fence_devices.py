@@ -26,8 +26,8 @@ KEYS = ("agent", "parameters", "secrets_file")
 
 class FenceDevice(NamedTuple):
     """The settings for switching the power of one host. ``program``: the fence agent (such as fence_ipmilan).
-    ``parameters``, ``secrets_file``: its parameters, and the file with secret parameters. ``timeout``: seconds for one
-    run of the agent. ``tries``: the greatest number of attempts to switch the host."""
+    ``parameters``: the agent's parameters. ``secrets_file``: the file with its secret parameters. ``timeout``: seconds
+    for one run of the agent. ``tries``: the greatest number of attempts to switch the host."""
 
     host: str
     program: Path

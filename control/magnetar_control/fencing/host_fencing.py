@@ -34,9 +34,8 @@ CONFIRMED, WITHOUT_AGENT = 30.0, 10.0
 
 
 class HostStatus(NamedTuple):
-    """The last fencing of a host, and its power state. ``agent``: the name of its fence agent, if any. ``power``:
-    ``on``, ``off``, or ``None`` if unknown; then ``problem`` is the reason.
-    """
+    """The last fencing of a host, and the host's power state. ``agent``: the name of the host's fence agent, if any.
+    ``power``: ``on``, ``off``, or ``None`` if unknown; then ``problem`` is the reason."""
 
     host: str
     agent: str | None
@@ -51,8 +50,8 @@ class HostStatus(NamedTuple):
 
 
 class HostFencing:
-    """Fencing of hosts: it switches them off and on with the power devices in *settings*, and records this in the
-    database."""
+    """The fencing of hosts: the methods switch hosts off and on with the power devices in *settings*, and record this
+    in the database."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.devices = store, fence_devices(settings)
@@ -95,10 +94,11 @@ class HostFencing:
     def confirm_fenced(self, host: str, by: str, since: str, *, answers: bool) -> bool:
         """Return ``True`` if servers may be evacuated from *host*: it has no power device, or is certainly off. A host
         with a power device that is not known to be off is fenced first. Return ``False`` while another process switches
-        the host.
+        the host off or on.
 
-        *by*: the requester, to be saved with the fencing. *since*: if an attempt has failed after this time, raise its
-        error again instead of a new attempt. *answers*: whether the host's agent answers. Raises ``FencingFailed``.
+        *by*: the requester, to be saved with the fencing. *since*: if an attempt to fence the host has failed after
+        this time, raise the error of that attempt instead of making a new one. *answers*: whether the host's agent
+        answers. Raises ``FencingFailed``.
         """
         fencing, device = self._find_fencing(host), self.devices.get(host)
         if fencing is not None and fencing.busy:
@@ -123,10 +123,11 @@ class HostFencing:
         """Raise ``Conflict`` unless the host is known to be off: it was fenced, an administrator has confirmed that it
         is off (``host fence --confirmed``), or it was forced down or removed.
 
-        Do nothing if a guest on the host can write to no shared storage: *volumes* (uuids of volumes that it can write
-        to) is empty, and *disks* (whether it can write to the server's own disks in a shared folder) is false.
-        *fences_itself*: also do nothing if the host has a power device, because the evacuation then fences the host
-        first."""
+        *volumes*: uuids of volumes to which a guest on the host can still write. *disks*: whether the guest can also
+        write to the server's own disks, because these are in a shared folder. Do nothing if *volumes* is empty and
+        *disks* is false. *fences_itself*: do nothing either if the host has a power device, because the evacuation
+        fences such a host first.
+        """
         if not (volumes or disks) or (fences_itself and host in self.devices):
             return
         fencing = self._find_fencing(host)
@@ -166,11 +167,11 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Record the beginning of an attempt to switch the host, and yield the id of the attempt. If the ``with`` block
-        raises an error, save its message; with *to_fence*, also set the fencing's state to failed. If this process
-        crashes, another attempt may begin after a time limit. *device*: ``None`` if the host is switched by hand. *by*:
-        the requester. Raises ``Conflict`` while another process switches the host.
-        """
+        """Record that an attempt to switch the host off (*to_fence*) or on begins, and yield the id of the attempt. If
+        the ``with`` block raises an error, save its message; with *to_fence*, also set the fencing's state to failed.
+        If this process crashes, another attempt may begin once the longest possible duration of this attempt is over.
+        *device*: ``None`` if the host is switched by hand. *by*: the requester. Raises ``Conflict`` while another
+        process switches the host off or on."""
         attempt = str(uuid.uuid4())
         with self.store.api.write() as connection:
             if not fencings.claim_fencing(
@@ -215,7 +216,7 @@ class HostFencing:
 
     def _check_no_evacuation(self, row: HostRow) -> None:
         """Raise ``Conflict`` while a server is being evacuated from the host: if the host were switched on now, the
-        server's guest could start there too."""
+        server's guest could start on this host as well as on its new host."""
         with self.store.cell(row.cell_id).read() as connection:
             open_one = connection.execute(select(table.c.server_id).where(
                 table.c.source == row.name, table.c.type == EVACUATION, table.c.status.not_in(ENDED)).limit(1)).scalar()
