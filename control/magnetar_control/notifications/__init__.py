@@ -92,8 +92,8 @@ def action_key(action: Any) -> str:
 def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, host_found: bool = True,
                      ) -> list[ServerEvent]:
     """Return the events of one scheduler run: its start and, with *host_found*, its end. *who*: the user and request
-    that caused it. *args*: the arguments of the action. *conductor*: the name of the conductor. *key*: the result of
-    ``action_key``."""
+    that caused the run. *args*: the arguments of the action. *conductor*: the name of the conductor. *key*: the result
+    of ``action_key``."""
     event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
     return [event, event._replace(phase=END)] if host_found else [event]
 
@@ -135,7 +135,7 @@ class Notifications:
                      cell: str) -> None:
         """Write the notification *event_type* about an incident (a host that died) in the transaction of *connection*
         to its cell's database. *conductor*: the name of the conductor that handles the incident. *cell*: the name of
-        its cell."""
+        the cell."""
         if self.receivers:
             made = _made(event_type, lambda: notification_message(
                 event_type, f"nova-conductor:{conductor}", payloads.incident_payload(incident, cell)))
@@ -165,8 +165,8 @@ class Notifications:
 
 def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
     """Return the result of *make*, which makes a notification of the type *event_type*. If it raises an error other
-    than a database error, log the error and return ``None``, so that the change that is being notified does not fail.
-    """
+    than a database error, log the error and return ``None``, so that the change, about which the notification informs,
+    does not fail."""
     try:
         return make()
     except DBAPIError:

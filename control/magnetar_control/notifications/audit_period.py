@@ -16,7 +16,8 @@ def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return (begin of the audit period that contains *moment*, *moment*). *unit*: hour, day, month or year."""
+    """Return (begin, end) of the current audit period so far: the begin of the period that contains *moment*, and
+    *moment* itself. *unit*: hour, day, month or year."""
     return _beginning(unit, moment), moment
 
 

@@ -163,8 +163,9 @@ def _share_of(row: ServerRow, args: Row) -> Document:
 
 
 def _update(row: ServerRow, args: Row) -> Document:
-    """Return the additional fields of the notification ``instance.update``. *args* may have ``old_state``,
-    ``old_task_state`` and ``old_display_name``, if these have changed, and ``audit_period``."""
+    """Return the additional fields of the notification ``instance.update``. *args*: contains ``old_state``,
+    ``old_task_state`` and ``old_display_name`` if the state, the task_state or the name has changed; may contain
+    ``audit_period``."""
     return {
         "state_update": versioned_object(
             "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row.vm_state),
@@ -180,8 +181,8 @@ def _audit_period(_row: ServerRow, args: Row) -> Document:
 
 
 class PayloadKind(NamedTuple):
-    """A type of Nova's notification payloads for servers. ``name``, ``version``: of the versioned object. ``more``:
-    takes the server's row and the action's arguments, and returns the additional fields."""
+    """A type of Nova's notification payloads for servers. ``name``, ``version``: name and version of the versioned
+    object. ``more``: takes the server's row and the action's arguments, and returns the additional fields."""
 
     name: str
     version: str
@@ -212,8 +213,8 @@ KINDS: Mapping[str, PayloadKind] = {
 def action_payload(notification: str, row: ServerRow, who: Initiator, args: Row, fault: ActionFault | None = None, *,
                    volumes: bool = False) -> Document:
     """Return the payload of a server's notification. *notification*: the event without phase, such as create. *who*:
-    the user and request that caused the event. *args*: the arguments of the action; ``audit_period`` in it is (begin,
-    end). *fault*: the failure, if the action failed. *volumes*: whether to include the server's volumes."""
+    the user and request that caused the event. *args*: the arguments of the action; the argument ``audit_period`` is
+    (begin, end). *fault*: the failure, if the action failed. *volumes*: whether to include the server's volumes."""
     kind = KINDS.get(notification, ACTION)
     of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
     return versioned_object(kind.name, kind.version, **server_payload(row, who, volumes=volumes),

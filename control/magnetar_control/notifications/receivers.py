@@ -140,8 +140,8 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 
 
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
-    """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to it contain a bearer token.
-    *http*: whether http is allowed to other machines. Raises ``InvalidSettings``."""
+    """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to the receiver contain a bearer
+    token. *http*: whether http is also allowed if the receiver is on another machine. Raises ``InvalidSettings``."""
     if not name or len(name) > 64 or name == LOG:
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
                               f"is not {LOG!r}.")
