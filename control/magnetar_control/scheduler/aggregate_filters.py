@@ -37,23 +37,23 @@ def least_metadata_number(aggregates: Iterable[Mapping[str, str]], name: str, us
 
 def ratios_of_aggregates(aggregates: Sequence[Mapping[str, str]], usual: Ratios) -> Ratios:
     """Return the allocation ratios of a host: the least cpu_allocation_ratio, ram_allocation_ratio and
-    disk_allocation_ratio in the metadata of its aggregates, or else the *usual* ones."""
+    disk_allocation_ratio in the metadata of its aggregates, or else the *usual* ratios."""
     return Ratios(*(least_metadata_number(aggregates, f"{name}_allocation_ratio", n)
                     for name, n in zip(("cpu", "ram", "disk"), usual, strict=True)))
 
 
 def projects_of(metadata: Mapping[str, str]) -> list[str]:
     """Return the projects that an aggregate with this *metadata* is reserved for (``filter_tenant_id``, with any
-    suffix); an empty list if it is reserved for none."""
+    suffix); an empty list if the aggregate is not reserved for any project."""
     return [project.strip() for name in metadata if name.startswith("filter_tenant_id")
             for project in metadata[name].split(",") if project.strip()]
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Yield (key, text) for the aggregate metadata that a flavor's *extra_specs* require: some aggregate of the host
-    must have a value of this key that matches the text. This concerns extra specs with the scope
-    ``aggregate_instance_extra_specs`` and, as in Nova, those without a scope. Extra specs without a scope are left out
-    if they have another meaning: a capability of the host (``cpu_model``), or a key that another part of Magnetar uses
+    must have a value of this key that matches the text. Extra specs with the scope ``aggregate_instance_extra_specs``
+    and, as in Nova, extra specs without a scope require such metadata. An extra spec without a scope is left out if it
+    has another meaning: a capability of the host (``cpu_model``), or a key that another part of Magnetar uses
     (``hide_hypervisor_id``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")
@@ -65,7 +65,7 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
 
 
 def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
-    """Yield (key, requested value) for the requested metadata that no aggregate of the host has."""
+    """Yield (key, requested value) for the aggregate metadata that *spec* requests and no aggregate of the host has."""
     return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
             if not any(matches_extra_spec(value, text) for value in metadata_values(host.profile.aggregates, name)))
 
@@ -77,7 +77,8 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_specs(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the requested metadata that no aggregate of the host has; empty if none is missing."""
+    """Return a text about the metadata that *spec* requests and no aggregate of the host has; empty if no metadata is
+    missing."""
     return " and ".join(f"is in no aggregate with the metadata {name}={text}" for name, text in _unmet(host, spec))
 
 

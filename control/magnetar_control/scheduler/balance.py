@@ -55,8 +55,8 @@ class LoadedHost:
 
 @dataclass(frozen=True)
 class LoadedServer:
-    """A server with its measured use of CPUs and memory. ``stays``: the reason why it must not be moved; "" if it may
-    be moved."""
+    """A server with its measured use of CPUs and memory. ``stays``: the reason why the server must not be moved; "" if
+    it may be moved."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class LoadedServer:
 
 
 class Move(NamedTuple):
-    """A proposed live migration. ``reason``: a text with the loads of source and target before and after it."""
+    """A proposed live migration. ``reason``: a text with the loads of source and target before and after the move."""
 
     server: LoadedServer
     source: str
@@ -93,8 +93,9 @@ class BalanceRules(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """The *reason* why a plan moves no server away from an overloaded host, or does not move a server away from a host
-    that must be emptied. ``name``: of this host or server."""
+    """A host or server without a proposed move, and the *reason*: an overloaded host from which no server is moved
+    away, or a server that is not moved away from a host that must be emptied. ``name``: the name of this host or
+    server."""
 
     name: str
     reason: str
@@ -120,7 +121,8 @@ def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
                  check: MoveCheck) -> BalancePlan:
     """Return a plan of moves that bring the loads of the hosts nearer to their mean, within *rules*. A host is never
     both source and target in a plan. *check*: takes a server and the name of a target, and returns the scheduler's
-    reason against the move. If it returns "", it counts the server on the target in later calls."""
+    reason against the move; "" if the scheduler allows the move. In this case, later calls of *check* count the server
+    on the target."""
     planner = _Planner(hosts, servers, rules, check)
     while planner.may_go_on() and (source := planner.next_source()) is not None:
         planner.relieve(source)
@@ -129,8 +131,8 @@ def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules, check: MoveCheck,
                  host: str) -> BalancePlan:
-    """Return a plan of moves that empties *host*. Servers with the most memory are moved first, each to the host whose
-    load is then the lowest. *rules*, *check*: as in ``plan_balance``."""
+    """Return a plan of moves that empties *host*. Servers with the most memory are moved first, each to the host that
+    has the lowest load after the move. *rules*, *check*: as in ``plan_balance``."""
     planner = _Planner(hosts, servers, rules, check)
     for server in sorted(planner.servers.get(host, ()), key=lambda server: (-server.memory_mb_used, server.id)):
         if server.stays:
@@ -171,7 +173,7 @@ class _Planner:
         return max(sources, key=lambda host: (host.load, host.name), default=None)
 
     def relieve(self, source: LoadedHost) -> None:
-        """Add the best move away from *source* that the scheduler allows. If there is no such move, do not choose
+        """Add the best move away from *source* that the scheduler allows. If the scheduler allows none, do not choose
         *source* again."""
         refusal = ""
         for server, target in self._choices(source)[:TRIED]:
@@ -184,9 +186,9 @@ class _Planner:
             self.plan.stays.append(Stay(source.name, refusal or self._why_none(source)))
 
     def _choices(self, source: LoadedHost) -> list[tuple[LoadedServer, LoadedHost]]:
-        """Return the useful moves away from *source* as (server, target), best first. The best moves lower the load of
-        the more loaded of the two hosts the most, in whole percentage points; among equal moves those with less memory
-        to copy come first."""
+        """Return the useful moves away from *source* as (server, target), best first. A move is the better, the more it
+        lowers the load of the more loaded of the two hosts (in whole percentage points). Among equal moves, a server
+        with less memory to copy comes first."""
         rules, choices = self.rules, []
         highest = min(rules.ceiling, round(self.mean + rules.start, DIGITS))
         targets = self._targets(source)
@@ -214,8 +216,8 @@ class _Planner:
         return f"{text} {len(staying)} servers stay, such as {staying[0].name}: {staying[0].stays}" if staying else text
 
     def free_from(self, server: LoadedServer) -> None:
-        """Add a move of *server* to the host whose load is then the lowest. If no host may take the server, add the
-        reason to the plan's ``stays``."""
+        """Add a move of *server* to the host that has the lowest load after the move. If no host may take the server,
+        add the reason to the plan's ``stays``."""
         source, why = self.plan.after[server.host], "No other host may take servers."
         after = sorted((host.changed_by(server, 1).load, host.name, host) for host in self._targets(source))
         for load, name, target in after[:TRIED]:

@@ -79,7 +79,7 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
                random: Random | None = None) -> list[Candidate]:
     """Return up to *count* hosts that pass the filters, best first; an empty list if none passes. *random* orders hosts
     of equal weight, and chooses which of the best ``rules.subset`` hosts comes first, so that different conductors
-    seldom choose the same host. Without *random* the order is fixed."""
+    seldom choose the same host. Without *random*, the order is always the same."""
     rules = states.rules
     with states.lock:
         filters = states.filters_for(spec)
@@ -95,8 +95,8 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """Return the ``NoValidHost`` error for *spec*. Its explanation says how many hosts each filter refused, and which
-    requirements the best of the refused hosts does not meet."""
+    """Return the ``NoValidHost`` error for *spec*. The explanation in this error says how many hosts each filter
+    refused, and which requirements the best of the refused hosts does not meet."""
     with states.lock:
         filters = states.filters_for(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
@@ -130,7 +130,7 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
     """Return the reason why the server of *spec* must not run with the spec's image on its present host *name*, for a
-    rebuild; an empty text if it may."""
+    rebuild; an empty text if the server may."""
     with states.lock:
         host = states.hosts.get(name)
         if host is None:
@@ -142,9 +142,9 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
     """Return a text about the requirement that *host_filter* found unmet on the best of *hosts*, all of which it
-    refused; empty if the filter has no ``lacks``. For a filter of one resource, the best host has the most of this
-    resource; for the filter of NUMA cells, the most free dedicated CPUs. For other filters, it is the host with the
-    fewest unmet requirements, and among equals the first by name."""
+    refused; empty if the filter has no ``lacks``. If the filter checks one resource, the best host has the most of this
+    resource; if the filter checks NUMA cells, it has the most free dedicated CPUs. For any other filter, it has the
+    fewest unmet requirements (among several such hosts, it is the first by name)."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -158,8 +158,8 @@ def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -
 
 def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
              cached_answers: dict[tuple[Profile, Filter], bool]) -> Filter | None:
-    """Return the first of *filters* that refuses the host; ``None`` if it passes all. *cached_answers*: a cache, filled
-    here, for filters that read only the host's profile (the properties that many hosts share)."""
+    """Return the first of *filters* that refuses the host; ``None`` if the host passes all filters. *cached_answers*: a
+    cache, filled here, for filters that read only the host's profile (the properties that many hosts share)."""
     for host_filter in filters:
         if host_filter.sight != PROFILE:
             passes = host_filter.passes(host, spec)
@@ -207,7 +207,7 @@ def _a_host(block: Block) -> HostState:
 
 
 def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
-    """Return the blocks whose hosts must be checked one by one. They contain hosts that are excluded by name
+    """Return the blocks whose hosts must be checked one by one. These blocks contain hosts that are excluded by name
     (``spec.never``), or that have members of the server's group (``spec.mates``)."""
     special_blocks: set[Block] = set()
     for name in {*spec.never, *spec.mates}:
@@ -221,8 +221,8 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
     """Append the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass, otherwise
-    blocks with those that pass. *needs*: the bounds within which the numbers of a host must lie. *special*: blocks
-    whose hosts must be checked one by one."""
+    smaller blocks with the hosts that pass. *needs*: the bounds within which the numbers of a host must lie. *special*:
+    blocks whose hosts must be checked one by one."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -266,9 +266,10 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if it is
-        exhausted. The heap is ordered by weight; between equal weights *turn* decides, then the later push comes first,
-        so that a host comes before the block that contains it. *whole*: the formula of the weights."""
+        """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if the
+        iterator is exhausted. The heap is ordered by weight; among equal weights, the order is by *turn*, and then the
+        latest push comes first, so that a host comes before the block that contains it. *whole*: the formula of the
+        weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

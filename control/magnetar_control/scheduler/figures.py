@@ -15,21 +15,21 @@ from .host_state import HostState
 
 
 def host_stats(host: HostState) -> dict[str, int]:
-    """Return the properties of a host that Nova calls ``stats``, such as ``num_instances``. An extra spec compares them
-    as ``capabilities:stats:num_instances``."""
+    """Return the properties of a host that Nova calls ``stats``, such as ``num_instances``. Extra specs refer to such a
+    property as ``capabilities:stats:num_instances``."""
     return {"num_instances": host.servers, "io_workload": host.io_ops, "failed_builds": host.failed_builds}
 
 
 def host_limits(host: HostState) -> dict[str, int]:
-    """Return the amounts that may be claimed on the host in total, such as ``vcpu``. An extra spec compares them as
-    ``capabilities:limits:vcpu``."""
+    """Return the amounts that may be claimed on the host in total, such as ``vcpu``. Extra specs refer to such an
+    amount as ``capabilities:limits:vcpu``."""
     return {"vcpu": host.limits.vcpus, "memory_mb": host.limits.memory_mb, "disk_gb": host.limits.disk_gb}
 
 
 def host_allocation_ratio(host: HostState, name: str) -> float | None:
-    """Return the host's allocation ratio for the resource *name*. This is a ratio set for the host itself, otherwise
-    the ratio of its aggregates or the settings. The latter is calculated back from the host's limit, so it may be
-    rounded. ``None`` if the host has none of the resource."""
+    """Return the host's allocation ratio for the resource *name*. This is the ratio set for the host itself, otherwise
+    the ratio from its aggregates or the settings. A ratio from aggregates or settings is calculated back from the
+    host's limit, so it may be rounded. Return ``None`` if the host has none of the resource."""
     row = host.columns
     if (own_ratio := row.own_ratio(name)) is not None:
         return own_ratio

@@ -51,7 +51,7 @@ LATE = (CELLS, DEVICES)
 
 class Bound(NamedTuple):
     """The allowed range of one number of a host. ``at``: the index of the number in ``HostState.numbers``. ``least``,
-    ``most``: the limits of the range."""
+    ``most``: the first and the last number of the range."""
 
     at: int
     least: float = -math.inf
@@ -126,9 +126,9 @@ def lacking_cells(host: HostState, spec: RequestSpec) -> str:
 
 
 def room_filter(name: str, at: int, unit: str) -> Filter:
-    """Return a filter that refuses hosts with too little of one resource. *name*: of the filter. *at*: the index of the
-    resource in ``Amounts``. *unit*: its unit, for messages. If the server requests none of the resource, every host
-    passes."""
+    """Return a filter that refuses hosts with too little of one resource. *name*: the name of the filter. *at*: the
+    index of the resource in ``Amounts``. *unit*: its unit, for messages. If the server requests none of the resource,
+    every host passes."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough of the resource left within its limit, and in total at least as much as the server needs.
         """
@@ -194,7 +194,7 @@ def has_required_traits(host: HostState, spec: RequestSpec) -> bool:
 
 def lacking_traits(host: HostState, spec: RequestSpec) -> str:
     """Return a text about the required traits that the host lacks and the forbidden traits that it has; empty if there
-    are none."""
+    are no such traits."""
     return " and ".join(spec.traits.lacking(host.profile.traits))
 
 
@@ -251,7 +251,7 @@ def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
 
 def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
     """Yield (path, required value) for each extra spec that compares a capability of the host: extra specs with the
-    scope ``capabilities``, and those without a scope. The path is the name of the capability, split at colons."""
+    scope ``capabilities``, and extra specs without a scope. The path is the name of the capability, split at colons."""
     for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
@@ -277,8 +277,8 @@ def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 
 def has_wanted_figures(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host's numbers match the flavor's extra specs. A number that the host does not report matches
-    no extra spec."""
+    """Return whether the host's numbers (such as ``free_ram_mb``) match the flavor's extra specs. If the host does not
+    report a number that an extra spec names, the host does not match."""
     return all((actual := host_figure(host, path)) is not None and matches_extra_spec(actual, text)
                for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
 
@@ -305,7 +305,7 @@ def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
 
 
 def devices_in_all(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host has as many PCI devices as *spec* requests, including devices that are in use now."""
+    """Return whether the host has as many PCI devices as *spec* requests, whether these are free or in use now."""
     devices_by_name = host.profile.capabilities.get("pci_devices", {})
     return all(devices_by_name.get(name, {}).get("total", 0) >= count for name, count in spec.devices.items())
 
@@ -396,8 +396,9 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
-    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off because a claim
-    would be refused anyway. Each gets the settings *options*. Filters that do nothing with these settings are left out.
+    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off, because the claim
+    on a host that they refuse would fail anyway. Each gets the settings *options*. Filters that do nothing with these
+    settings are left out.
 
     A name that is not one of Magnetar's filters is looked up as a custom filter in installed packages
     (``own.GROUP_FILTERS``). Custom filters come last, in the order of *names*. Raises ``ValueError`` for an unknown

@@ -70,9 +70,9 @@ class HostState:
     def counted(self) -> Row:
         """Return the host's numbers for ``row``, computed from its present state.
 
-        One server can never use more than the host really has, whatever the allocation ratio (Placement's max_unit).
-        The amount that fits is therefore the lesser of the free and the total amount. Free amounts are negative if an
-        allocation ratio was lowered below the claims.
+        One server can never use more than the host really has, whatever the allocation ratio (Placement's max_unit). So
+        the amount that fits for one server is the free amount or the total amount, whichever is less. Free amounts are
+        negative if an allocation ratio was lowered below the claims.
         """
         (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
@@ -86,7 +86,8 @@ class HostState:
 
 
 class KeptClaims(NamedTuple):
-    """A copy of those fields of a ``HostState`` that the placement of a server changes, to restore them later."""
+    """A copy of the fields of a ``HostState`` that change when a server is placed on the host. The copy is used to
+    restore these fields later."""
 
     used: Amounts
     servers: int
@@ -133,7 +134,7 @@ class Block:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Recompute the rows and bounds of the block and its parts where they are stale. Return the block itself, which
+        """Recompute those rows and bounds of the block and its parts that are stale. Return the block itself, which
         must contain a host."""
         if self.stale:
             if self.parts:

@@ -65,8 +65,9 @@ class HostStates:
     """The scheduler's view of all hosts, by name, with their database rows (``rows``). Hold ``lock`` to read several
     values consistently.
 
-    A host counts as down until ``up`` sets it up. *default_zone*: the availability zone of hosts whose aggregates name
-    none. *rules*: the scheduler's settings."""
+    A host counts as down until the method ``up`` is called for it. *default_zone*: the availability zone of hosts whose
+    aggregates name none. *rules*: the scheduler's settings.
+    """
 
     def __init__(self, default_zone: str = "nova", rules: Rules = DEFAULT_RULES) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
@@ -118,15 +119,15 @@ class HostStates:
         return bool(self._assumed)
 
     def take_assumed(self) -> set[str]:
-        """Return the names of the hosts whose claimed amounts this process has changed in memory, and clear this set.
-        The caller must read these hosts again, since the database may have other amounts."""
+        """Return the names of the hosts whose claimed amounts this process has changed in memory, and clear the record
+        of these hosts. The caller must read these hosts again, since the database may have other amounts."""
         with self.lock:
             assumed, self._assumed = self._assumed, set()
             return assumed
 
     def changed(self, row: HostRow, *, strict: bool = False) -> None:
         """Update a host from its database row. If the agent's report in the row cannot be read, log the error, and
-        treat the host as one without a report; with *strict*, raise the error."""
+        treat the host as one without a report; with *strict*, raise the error instead."""
         try:
             self._change(row)
         except Exception:
@@ -246,14 +247,16 @@ class HostStates:
 
     def refused(self, name: str) -> None:
         """After the database has refused a claim on the host *name*, use the numbers of free PCI devices in its agent's
-        last report. Until then, ``HostPci`` may count all devices as free, because a server has left the host."""
+        last report. Before this call, ``HostPci`` may count all devices as free, because a server has left the host and
+        its agent has not reported since."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()
 
     def busy(self, name: str, io_ops: int) -> None:
         """Set the number of servers on the host whose actions load its disks, such as builds and migrations
-        (``cell_look.io_ops``). A server that is placed after this number was read is included in the next number."""
+        (``cell_look.io_ops``). A server that is placed later is counted by ``used`` and included in the next such
+        number."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:
@@ -272,7 +275,7 @@ class HostStates:
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
         """Return the number by which the metrics weigher compares a host: the sum of each metric times its ratio in the
-        settings. If a metric is missing, return the setting for unavailable metrics."""
+        settings. If a metric is missing, return the weight that the settings define for unavailable metrics."""
         options = self.rules.options
         if options.metrics.keys() <= metrics.keys():
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
@@ -336,8 +339,8 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block to which another host of *profile* can be added. If the last block is full, create a new
-        one."""
+        """Return the block to which another host of *profile* can be added. If the last block of the profile is full,
+        create a new block."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None
@@ -408,7 +411,7 @@ class HostStates:
 
 def agent_ip_address(row: HostRow) -> str:
     """Return the IP address of a host: the address in its agent's endpoint or, if the endpoint has a name or is a
-    socket, the address that the agent reports. Return an empty text if it reports none."""
+    socket, the address that the agent reports. Return an empty text if the agent reports none."""
     name = urlsplit(row.endpoint).hostname or ""
     try:
         return str(ipaddress.ip_address(name))
@@ -417,7 +420,8 @@ def agent_ip_address(row: HostRow) -> str:
 
 
 def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
-    """Return a block with *hosts*, (numbers, host). If they are many, its parts contain similar hosts."""
+    """Return a block with *hosts*, a list of (numbers, host). If there are many hosts, the block has parts, each with
+    similar hosts."""
     block = Block(profile)
     if len(hosts) <= BLOCK:
         block.hosts = [host for _row, host in hosts]

@@ -17,7 +17,8 @@ from .trial import Inventories, Trial
 
 class MoveTrial(Trial):
     """A simulation of moves of servers between the hosts *states*, in memory. ``undo`` reverts simulated placements,
-    but not simulated moves. *servers_by_host*: the servers on each host; each move updates it."""
+    but not simulated moves. *servers_by_host*: the servers on each host; each simulated move changes the simulation's
+    copy."""
 
     def __init__(self, states: HostStates, inventories: Inventories,
                  servers_by_host: Mapping[str, Sequence[PlacedServer]]) -> None:
@@ -26,8 +27,8 @@ class MoveTrial(Trial):
         self._moved = Counter[tuple[str, str]]()  # amounts of resource classes that moves have changed
 
     def move(self, server: PlacedServer, target: str) -> str:
-        """Return the reason why the scheduler refuses a move of *server* to the host *target*. If it allows the move,
-        return "", and count the server on *target* from now on."""
+        """Return the reason why the scheduler refuses a move of *server* to the host *target*. If the scheduler allows
+        the move, return "", and count the server on *target* from now on."""
         spec = self.current_spec(replace(server.spec, host=target, volume_hosts=None), server.group)
         if not best_hosts(self.states, spec):
             return explain_refusals(self.states, spec).explanation
@@ -48,8 +49,8 @@ class MoveTrial(Trial):
         return ""
 
     def _release(self, server: PlacedServer, source: str) -> None:
-        """Remove the claims of *server* from its old host *source*. The bandwidth that its NICs claim there stays
-        claimed, because the network card that provides it is not known here."""
+        """Remove the claims of *server* from its old host *source*. The bandwidth that the server's NICs claim on
+        *source* stays claimed, because this simulation does not know which network card provides it."""
         row = self.states.rows[source]
         values = {f"{name}_used": getattr(row.used, name) - amount
                   for name, amount in zip(RESOURCES, server.spec.amounts, strict=True)}
@@ -64,6 +65,6 @@ class MoveTrial(Trial):
         self._taken.update(self._moved)
 
     def rooms(self, names: Collection[str]) -> list[HostRoom]:
-        """Return for each of the hosts *names* whether all of its servers would fit on other hosts if it failed,
-        assuming that the simulated moves were done."""
+        """Return for each of the hosts *names* whether all of its servers would fit on other hosts if this host failed
+        after the simulated moves."""
         return [check_host_room(self, name, self.servers_by_host.get(name, [])) for name in sorted(names)]

@@ -50,8 +50,8 @@ class _Free:
         return ""
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
-        """Return the cells without the resources that servers placed on the host will use. *coming*: the needs of these
-        servers."""
+        """Return the cells that remain free when the servers with the needs *coming*, which were placed on the host,
+        have got their resources."""
         if self.why or not coming:
             return self
         cells = self.cells
@@ -73,7 +73,7 @@ def _shared_form(form: bytes) -> bytes:
 class HostNuma:
     """The NUMA cells of one host. *free*: JSON of the free resources of its cells. *whole*: JSON of all resources of
     its cells. For up to ``LATE`` seconds after a server has left the host, *free* may not yet include the resources
-    that it has released."""
+    that the server has released."""
 
     __slots__ = ("_beside", "_coming", "_freed", "_placed", "free", "whole")
 
@@ -85,8 +85,9 @@ class HostNuma:
 
     @property
     def coming(self) -> tuple[Needs, ...]:
-        """The needs of servers that were placed on the host, but are not yet subtracted in ``free``. They are dropped
-        ``LATE`` seconds after the last placement: by then the agent has reported the servers, or they are gone."""
+        """The needs of servers that were placed on the host, but are not yet subtracted in ``free``. These needs are
+        dropped ``LATE`` seconds after the last placement: by then the agent has reported the servers, or the servers
+        are gone."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def save_report(self, info: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ class HostNuma:
             self._coming, self._placed = (*self.coming, needs), monotonic()
 
     def unplaced(self, needs: Needs | None) -> None:
-        """Remove one server's needs from ``coming``: its claim failed."""
+        """Remove the *needs* of a server from ``coming``, because the claim of the server failed."""
         if needs in self._coming:
             at = self._coming.index(needs)
             self._coming = self._coming[:at] + self._coming[at + 1:]

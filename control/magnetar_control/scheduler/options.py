@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of filters, collected from ``Settings``. ``control/magnetar_control/settings.py`` describes each."""
+    """The settings of filters, collected from ``Settings``. ``control/magnetar_control/settings.py`` describes each
+    setting."""
 
     max_instances_per_host: int = 50
     max_io_ops_per_host: int = 8

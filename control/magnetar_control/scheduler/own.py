@@ -19,7 +19,8 @@ Function = Callable[[HostState, RequestSpec], Any]
 
 def load_own_function(group: str, name: str) -> Function | None:
     """Return the custom filter or weigher function *name*, loaded from the entry points of *group* in installed
-    packages; ``None`` if no package has one. Raises ``ValueError`` if it cannot be loaded or is not callable."""
+    packages; ``None`` if no package has such a function. Raises ``ValueError`` if the entry point cannot be loaded or
+    is not callable."""
     for entry_point in entry_points(group=group, name=name):
         try:
             function: Any = entry_point.load()

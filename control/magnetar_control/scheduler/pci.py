@@ -35,7 +35,8 @@ class HostPci:
 
     The devices of a server that was placed on the host count as in use until the agent reports other numbers, at most
     until ``LATE`` seconds after the last placement. After a server has left the host, all devices count as free for
-    ``LATE`` seconds, since the agent has not reported yet which are free."""
+    ``LATE`` seconds, since the agent has not yet reported which devices are free.
+    """
 
     __slots__ = ("_coming", "_freed", "_placed", "pools", "reported")
 
@@ -79,11 +80,11 @@ class HostPci:
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
-        """Remove one server's devices from ``coming``: its claim failed."""
+        """Remove the *devices* of a server from ``coming``, because the claim of the server failed."""
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
-        """Return the host's devices by name as its agent reports them, but with all of them counted as free."""
+        """Return the host's devices by name as its agent reports them, but with all devices counted as free."""
         return {name: {**device, "free": device["total"]} for name, device in self.reported.items()}
 
     @property
@@ -93,10 +94,10 @@ class HostPci:
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               own_devices: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """Return texts that say which *requested* devices (number by name) the host lacks; empty if it lacks none.
-        *needs*: the server's NUMA needs; the devices must then be near the cells in *numa* that the agent would choose,
-        as *policy* (PCI NUMA affinity) requires. *own_devices*: devices on the host that the server already has, by
-        name."""
+        """Return texts that say which *requested* devices (number by name) the host lacks; an empty list if none is
+        lacking. *needs*: the server's NUMA needs; the devices must then be near the cells in *numa* that the agent
+        would choose, as *policy* (PCI NUMA affinity) requires. *own_devices*: devices on the host that the server
+        already has, by name."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {
@@ -108,8 +109,8 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return a list with one text if the host lacks *requested* devices near the NUMA cells that its agent would
-        choose for *needs*; otherwise an empty list. Also return an empty list if the server fits no cells, since
+        """Return a list with one text if the host lacks *requested* devices near the NUMA cells that the host's agent
+        would choose for *needs*; otherwise an empty list. Also return an empty list if the server fits no cells, since
         another filter reports that. *policy*: the PCI NUMA affinity."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))

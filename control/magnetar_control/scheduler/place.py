@@ -33,11 +33,11 @@ MANY = 100
 
 def place_server(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
                  random: Random | None = None) -> Candidate:
-    """Choose a host for the server of *spec*, claim its resources in the database, and return it. With *map_cell*, also
-    map the server to the host's cell.
+    """Choose a host for the server of *spec*, claim the server's resources there in the database, and return the host.
+    With *map_cell*, also map the server to the host's cell.
 
-    If the claim on a host is refused, read this host again, and choose again. Raises ``NoValidHost``, with nothing
-    claimed, only after all hosts were read again, because a host may just have been enabled or added to a zone. If an
+    If the database refuses the claim, read this host again, and choose again. Before ``NoValidHost`` is raised, with
+    nothing claimed, all hosts are read again, because a host may just have been enabled or added to a zone. If an
     earlier attempt may have claimed a host, call ``allocations.fetch_server_claims`` first. *random*: as in
     ``best_hosts``.
     """
@@ -67,8 +67,8 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 
 def place_servers(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
                   random: Random | None = None) -> dict[str, Candidate]:
-    """Choose a host for each server of *requests*, and claim the resources of all in one transaction. The servers must
-    not have claims or server groups. *random*: as in ``best_hosts``.
+    """Choose a host for each server of *requests*, and claim the resources of all servers in one transaction. The
+    servers must not have claims or server groups. *random*: as in ``best_hosts``.
 
     Return the chosen hosts by uuid of the server. Nothing is claimed for a server that is missing in the result, such
     as one with custom resource classes: call ``place_server`` for it. If this raises an error, the claims may have been

@@ -54,8 +54,8 @@ _FILTERED = re.compile("(aggregate_instance_extra_specs|capabilities):|[^:]*$")
 
 def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Return the hardware request of a server with *flavor* (its ``extra_specs``) and *image* (its ``properties``), if
-    it affects which CPUs and memory of the host the server gets, such as dedicated CPUs or huge pages. Otherwise return
-    an empty mapping."""
+    this request affects which CPUs and memory of the host the server gets, such as dedicated CPUs or huge pages.
+    Otherwise return an empty mapping."""
     names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
     if not any(map(_PLACED.match, names)):
         return {}
@@ -68,7 +68,7 @@ def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = No
 
 def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> Needs | None:
     """Return the requirements of a server with *flavor*, *image* and *nics* on the NUMA cells of its host; ``None`` if
-    it has none."""
+    the server has no such requirements."""
     numa_needs = numa.numa_needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
     return numa_needs and numa_needs._replace(networks=tuple(sorted(
         {nic["network_affinity"] for nic in nics if nic.get("network_affinity")})))
@@ -78,7 +78,7 @@ def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                     image: Mapping[str, Any] | None = None) -> Amounts:
     """Return the amounts (shared CPUs, MiB of memory, GiB of disk, dedicated CPUs) that a server with *flavor* and
     *image* claims on its host. *volume_backed*: the root disk is a volume, and claims nothing. As in Nova, the extra
-    specs ``resources:VCPU``, ``resources:MEMORY_MB`` and ``resources:DISK_GB`` override an amount, also with 0."""
+    specs ``resources:VCPU``, ``resources:MEMORY_MB`` and ``resources:DISK_GB`` override an amount, even with 0."""
     amounts, specs = needed_amounts(flavor, volume_backed, image), flavor.get("extra_specs")
     if not specs:
         return amounts
@@ -90,9 +90,11 @@ def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
 def resources_of(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> dict[str, int]:
     """Return the claims of a server with *flavor* and *image* on further resource classes, as amount by class.
 
-    These are the extra specs ``resources:CUSTOM_…``, also with a group number (``resources1:CUSTOM_…``), persistent
-    memory (``hw:pmem``), and MEM_ENCRYPTION_CONTEXT, the key of a server with encrypted memory. The extra spec
-    ``resources:MEM_ENCRYPTION_CONTEXT`` claims such a key without encrypting the memory."""
+    These are: the classes in the extra specs ``resources:CUSTOM_…``, also with a group number
+    (``resources1:CUSTOM_…``); persistent memory (``hw:pmem``); and MEM_ENCRYPTION_CONTEXT, the key of a server with
+    encrypted memory. The extra spec ``resources:MEM_ENCRYPTION_CONTEXT`` claims such a key, but does not encrypt the
+    memory.
+    """
     specs = flavor.get("extra_specs") or {}
     resources = groups.custom_resources(specs)
     if PMEM in specs:
@@ -124,15 +126,15 @@ def bandwidth_of_nics(nics: Iterable[ServerNic | PortRequest]) -> Counter[str]:
 
 
 def rescue_gb(row: ServerRow) -> int:
-    """Return the GiB of the rescue disk that the server of this row has or is about to get, or 0. A soft-deleted server
-    keeps its rescue disk until it is restored."""
+    """Return the GiB of the rescue disk that the server of *row* has or is about to get; 0 without a rescue disk. A
+    soft-deleted server keeps its rescue disk until it is restored."""
     rescued = row.vm_state in (RESCUED, SOFT_DELETED) or row.task_state == ACTIONS["rescue"].task
     return (row.rescue_gb or 0) if rescued else 0
 
 
 def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
-    """Return what the server of *row* must claim on its host, as (amounts including its rescue disk, other resources as
-    in ``wanted_of``)."""
+    """Return what the server of *row* must claim on its host, as (amounts including its rescue disk, other resources in
+    the form of ``wanted_of``)."""
     amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
     amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
     return amounts, wanted_of(row.flavor, row.image, nics_of(row))
@@ -149,7 +151,7 @@ def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
 def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                    image: Mapping[str, Any] | None = None) -> Amounts:
     """Return the amounts (shared CPUs, MiB of memory, GiB of disk, dedicated CPUs) that a server with *flavor* and
-    *image* really uses on its host. They differ from the claimed amounts if extra specs override those.
+    *image* really uses on its host. These amounts differ from ``claimed_amounts`` if extra specs override the latter.
     *volume_backed*: the root disk is a volume, and uses none of the host's disk."""
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
     shared, pcpus = vcpus - len(numa.pinned_cpus(hardware, vcpus)), numa.dedicated_cpu_count(hardware, vcpus)
@@ -221,7 +223,8 @@ class RequestSpec:
 
     @property
     def added(self) -> Amounts:
-        """Return the amounts by which the server's claims will have grown when the action is complete."""
+        """Return the amounts by which the action increases the server's claims, for example a resize to a larger
+        flavor."""
         return Amounts(*(max(0, new - old) for new, old in zip(self.amounts, self.held, strict=True)))
 
     def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
@@ -230,13 +233,13 @@ class RequestSpec:
         return not disabled or self.forced or cell_id == self.cell_id
 
     def forced_to(self) -> RequestSpec:
-        """Return a copy of the request for a host that an administrator has forced. It bypasses most filters: the host
-        may be disabled, or in another zone or aggregate."""
+        """Return a copy of the request, for a host that an administrator has forced. The copy bypasses most filters:
+        the host may be disabled, or in another zone or aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
                        machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     def past_all_filters(self) -> RequestSpec:
-        """Return a copy of the request for a server that is created with ZONE:HOST, which bypasses most filters. As in
+        """Return a copy of the request that bypasses most filters, for a server that is created with ZONE:HOST. As in
         Nova, the checks of Placement remain: zone, disabled hosts, traits and claims. The server group's policies
         affinity and anti-affinity remain, too."""
         return replace(self, past_filters=True, hints={}, different_host=frozenset(), same_host=None, extra_specs={
@@ -244,8 +247,8 @@ class RequestSpec:
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:
-        """The hardware that flavor and image request. Empty if they contradict each other, since the build is refused
-        then."""
+        """The hardware that flavor and image request. Empty if flavor and image contradict each other, since the build
+        is refused then."""
         try:
             hardware = hardware_of_specs(self.extra_specs, self.image, self.vcpus)
         except InvalidField:
@@ -254,8 +257,8 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """The names of the only hosts that the request allows by name, such as the requested host or hosts that store
-        its volumes; ``None`` for any host."""
+        """The names of the only hosts that the request allows by name, such as the requested host, or the hosts that
+        store the server's volumes; ``None`` for any host."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
@@ -266,7 +269,7 @@ class RequestSpec:
         return frozenset(filter(self._offered_by, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
-        """Return whether *host* has enough of all requested custom resource classes and bandwidth left."""
+        """Return whether *host* has enough left of all requested custom resource classes and bandwidth."""
         return self._offering is None or host in self._offering
 
     def _offered_by(self, host: str) -> bool:
@@ -324,9 +327,10 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
                    flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
     """Return the scheduler's request for the server of *row*, which need not be in the database yet.
 
-    *api*: the API database, read only if scheduler hints need it. *volumes*: the volume service. *context*: the user
-    whose volumes are read there. *flavor*: the new flavor of a resize. *over*: fields of the request that the caller
-    sets, such as ``host`` and ``ignored`` for a move."""
+    *api*: the API database, read only if scheduler hints need it. *volumes*: the volume service. *context*: the context
+    of the user whose volumes are read. *flavor*: the new flavor of a resize. *over*: fields of the request that the
+    caller sets, such as ``host`` and ``ignored`` for a move.
+    """
     request, hints = row.request, row.hints
     names = hinted_server_ids(hints)
     group, where = None, {}
@@ -341,7 +345,7 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
 
 
 def hinted_server_ids(hints: Mapping[str, Any]) -> list[str]:
-    """Return the uuids of the servers in the scheduler hints different_host and same_host."""
+    """Return the uuids of the servers that the scheduler hints different_host and same_host name."""
     return hint_texts(hints, "different_host") + hint_texts(hints, "same_host")
 
 
@@ -380,8 +384,8 @@ def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:
 
 
 def _on_ovn(row: ServerRow) -> bool:
-    """Return whether the server has, or will get, OVN ports that its host connects. For a new server without NICs this
-    depends on the networks in its request."""
+    """Return whether the server has, or will get, OVN ports that its host connects. If the server is new and has no
+    NICs yet, the answer depends on the networks in its request."""
     if row.nics:
         return any(agent_nic.get("port") and agent_nic.get("vnic_type") != REMOTE for agent_nic in (
             nic.get("on_host") or {} for nic in row.nics))
@@ -390,8 +394,8 @@ def _on_ovn(row: ServerRow) -> bool:
 
 def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[BlockDevice]) -> frozenset[str] | None:
     """Return the names of the hosts that can use the existing volumes and snapshots in a server's create request
-    (*block_devices*); ``None`` for any host. The host must reach the root volume, or have the snapshot from which the
-    root volume is created. It must also reach each volume that the server's host opens directly, without an export by
+    (*block_devices*); ``None`` for any host. Such a host can reach the root volume, or has the snapshot from which the
+    root volume is created. It can also reach each volume that the server's host opens directly, without an export by
     the host that stores the volume. *volumes*: the volume service."""
     hosts = _hosts_of_volumes(volumes, [{"volume_id": device["uuid"], "boot_index": device["boot_index"]}
                                         for device in block_devices if device["source_type"] == "volume"])
@@ -406,9 +410,9 @@ def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[B
 
 
 def _hosts_of_volumes(volumes: Any, attachments: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
-    """Return the names of the hosts that can use the existing volumes in *attachments* {volume_id, boot_index};
-    ``None`` for any host. If a volume no longer exists, consider only the root volume; the build will report the
-    missing volume. *volumes*: the volume service."""
+    """Return the names of the hosts that can use the existing volumes in *attachments*, each {volume_id, boot_index};
+    ``None`` for any host. If a volume no longer exists, consider only the root volume, because the build will report
+    the missing volume. *volumes*: the volume service."""
     roots = [attachment for attachment in attachments if attachment["boot_index"] == 0]
     for counted in (attachments, roots) if attachments else ():
         with suppress(MagnetarError):

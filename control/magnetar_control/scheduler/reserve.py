@@ -28,8 +28,9 @@ UNITS = ("CPUs", "MiB of memory", "GiB of disk", "dedicated CPUs")
 
 class ZoneRoom(NamedTuple):
     """The free capacity of the hosts in one zone, for the reserve against the failure of one host. *free*: the free
-    amounts of all usable hosts. *largest*: by resource, the amount that must stay free for the worst failure of a host:
-    its claims, and its own free amount, which is lost with it. *hosts*: by resource, the name of this host."""
+    amounts of all usable hosts. *largest*: by resource, the amount that must stay free in case the host with the
+    largest such amount fails: the claims on this host, plus its free amount, which is lost with the host. *hosts*: by
+    resource, the name of this host."""
 
     free: Amounts
     largest: Amounts
@@ -37,7 +38,7 @@ class ZoneRoom(NamedTuple):
 
     def shortage(self, added: Amounts) -> int | None:
         """Return the index of the first resource for which too little would stay free if *added* were claimed; ``None``
-        if there is none."""
+        if there is no such resource."""
         return next((at for at, more in enumerate(added) if more > 0
                      and self.free[at] - more < self.largest[at]), None)
 
@@ -61,14 +62,14 @@ def room_by_zone(hosts: Iterable[HostState]) -> dict[tuple[str, str], ZoneRoom]:
 
 
 def claims_more(spec: RequestSpec) -> bool:
-    """Return whether the reserve applies to the request: it increases the claims of the cloud, and no administrator has
-    chosen its host."""
+    """Return whether the reserve applies to the request: the request increases the claims in the cloud, and no
+    administrator has chosen the host."""
     return spec.keeps_reserve and not spec.forced and not spec.past_filters and any(spec.added)
 
 
 def reserve_filter(hosts: Iterable[HostState]) -> Filter:
-    """Return a filter that keeps a reserve: it refuses a host if too little would stay free in its zone to evacuate any
-    one failed host. It is computed from the present claims of *hosts*."""
+    """Return a filter that keeps a reserve: it refuses a host if too little would stay free in the host's zone to
+    evacuate any one failed host. The reserve is computed from the present claims on *hosts*."""
     rooms = room_by_zone(hosts)
 
     def room_of(host: HostState) -> ZoneRoom:

@@ -39,9 +39,9 @@ class PlacedServer(NamedTuple):
 
 
 class HostRoom(NamedTuple):
-    """The result for one host of the check whether its servers would fit on other hosts if it failed. ``servers``: the
-    number of its servers; ``None`` if the database of its cell does not answer. ``unplaced``: (uuid, name) of the
-    servers that would not fit, largest first. ``reason``: why the first of these would not fit."""
+    """The result of the capacity check for one host: whether its servers would fit on other hosts if it failed.
+    ``servers``: the number of the host's servers; ``None`` if the database of its cell does not answer. ``unplaced``:
+    (uuid, name) of the servers that would not fit, largest first. ``reason``: why the first of these would not fit."""
 
     host: str
     servers: int | None
@@ -56,9 +56,9 @@ class HostRoom(NamedTuple):
 
 def check_room(store: Store, volumes: Any, states: HostStates, names: Collection[str],
                pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
-    """Return for each of the hosts *names* whether all of its servers would fit on other hosts if it failed. *volumes*:
-    the volume service. *states*: all hosts; the check changes their claims in memory, so no other code may use this
-    object. *pause*: called after each group of hosts with the seconds that it took."""
+    """Return for each of the hosts *names* whether all of its servers would fit on other hosts if this host failed.
+    *volumes*: the volume service. *states*: all hosts; the check changes their claims in memory, so no other code may
+    use this object. *pause*: called after each group of hosts with the seconds that the group took."""
     trial = Trial(states, read_host_inventories(store.api, states))
     rooms: list[HostRoom] = []
     for database, page in pages_of_hosts(store, states, names):
@@ -88,7 +88,7 @@ def pages_of_hosts(store: Store, states: HostStates,
 
 def read_host_inventories(api: Database, states: HostStates) -> Inventories:
     """Return the inventories of custom resource classes of the hosts in *states*, by host, from the API database. Hosts
-    without any are left out."""
+    without such inventories are left out."""
     with api.read() as connection:
         by_id: Mapping[str, Mapping[str, InventoryRow]] = inventories.fetch_inventory_rows(connection)
     return {name: by_id[host.id] for name, host in states.hosts.items() if host.id in by_id}
@@ -97,8 +97,8 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
     """Return the servers on the hosts *names* of one cell, by host. Each has a scheduler request as for an evacuation:
-    for any other host of the cell that reaches the server's volumes, and its own disks if these are in a shared folder.
-    """
+    for any other host of the cell that can reach the server's volumes and, if its own disks are in a shared folder,
+    this folder."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -125,7 +125,7 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
     """Return the names of the hosts of the servers that the scheduler hints of *row* name, by uuid of the server.
-    Servers of other projects are left out. *claims*: the hosts of all servers in any hints."""
+    Servers of other projects are left out. *claims*: the hosts of the servers that the hints of any row name."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():
         if claim.server_id in ids and claim.project_id == row.project_id:
@@ -134,9 +134,8 @@ def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str,
 
 
 def check_host_room(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
-    """Return whether all *servers* of *host* would fit on other hosts. The placements are simulated in *trial*, and
-    then undone.
-    """
+    """Return the result of the check whether all *servers* of *host* would fit on other hosts. The placements are
+    simulated in *trial*, and then undone."""
     unplaced: list[PlacedServer] = []
     reason = ""
     for server in sorted(servers, key=_size, reverse=True):

@@ -45,13 +45,13 @@ class RoomReport(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Return whether the servers of each host of the scope would fit on other hosts if this host failed."""
+        """Return whether the servers of each host of the scope would fit on other hosts if their host failed."""
         return all(room.holds for room in self.rooms)
 
     @property
     def lacking(self) -> list[HostRoom]:
-        """The results of the hosts whose servers would not all fit on other hosts. The host with the most such servers
-        comes first."""
+        """The results of the hosts whose servers would not all fit on other hosts. The host with the most servers that
+        would not fit comes first."""
         rooms = [room for room in self.rooms if not room.holds]
         return sorted(rooms, key=lambda room: (-len(room.unplaced), room.host))
 
@@ -90,8 +90,8 @@ def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None
                 *, cell_id: str | None = None,
                 pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
     """Return reports for the cloud, for each zone and for each aggregate; if *zone* (a name) or *aggregate* (a name or
-    uuid) is given, only for this one. *volumes*: the volume service. *cell_id*: consider only the hosts of this cell.
-    *pause*: see ``check_room``. Raises ``InvalidField`` for an unknown zone or aggregate."""
+    uuid) is given, only for this zone or aggregate. *volumes*: the volume service. *cell_id*: consider only the hosts
+    of this cell. *pause*: see ``check_room``. Raises ``InvalidField`` for an unknown zone or aggregate."""
     states = read_current_hosts(store, settings)
     with store.api.read() as connection:
         groups = aggregates.fetch_aggregate_rows(connection)
