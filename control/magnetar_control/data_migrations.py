@@ -22,7 +22,7 @@ BATCH = 50
 
 class BatchResult(NamedTuple):
     """The result of one migration in one database. ``found``: number of rows that need the migration, at most the size
-    of the batch. ``problem``: the error if nothing was migrated, otherwise ""."""
+    of the batch. ``problem``: the reason why no rows could be migrated, otherwise ""."""
 
     migration: DataMigration
     database: str
@@ -32,8 +32,8 @@ class BatchResult(NamedTuple):
 
 
 class DataMigrator:
-    """A runner of the data migrations, which convert rows that earlier releases wrote. It works on all databases of the
-    cloud or on given databases."""
+    """A runner of the data migrations, which convert rows that earlier releases wrote. It migrates the rows of all
+    databases of the cloud, or of given databases."""
 
     def __init__(self, store: Store, known: KnownCapabilities) -> None:
         self._store, self._known = store, known
@@ -75,8 +75,8 @@ class DataMigrator:
         return BatchResult(migration, name, found, migrated)
 
     def remaining(self) -> Iterator[BatchResult]:
-        """Yield for each migration and database the number of rows that still need the migration, if there are any, or
-        the error that prevented counting them."""
+        """Yield for each migration and database the number of rows that still need the migration, or the error that
+        prevented counting them. Migrations without such rows are left out."""
         for migration, name, database in self._migrations():
             try:
                 count, problem = count_old_rows(database, migration), ""

@@ -40,7 +40,8 @@ def add_db_backup_commands(command: Any, actions: Any) -> None:
 
 
 def run_db_backup(options: argparse.Namespace) -> int:
-    """Run ``magnetar db backup``."""
+    """Run ``magnetar db backup``: back up the databases, keys and certificates of the cloud into a folder, and return
+    the exit status."""
     from .store.cloud_backup import write_cloud_backup
 
     with open_parts(options) as parts:
@@ -53,7 +54,7 @@ def run_db_backup(options: argparse.Namespace) -> int:
 
 
 def run_db_restore(options: argparse.Namespace) -> int:
-    """Run ``magnetar db restore``."""
+    """Run ``magnetar db restore``: restore or only check the backup in a folder, and return the exit status."""
     from .store.cloud_backup import check_restore, read_cloud_backup, restore_cloud_backup
 
     settings, urls = configuration.load_settings(options.config), dict(map(_read_database_option, options.database))
@@ -70,7 +71,8 @@ def run_db_restore(options: argparse.Namespace) -> int:
 
 
 def _read_database_option(option: str) -> tuple[str, str]:
-    """Return name and URL of an option NAME=URL; the URL "-" is read from the input. Raises ``InvalidField``."""
+    """Return name and URL of an option NAME=URL; for the URL "-", a line of stdin is read as the URL. Raises
+    ``InvalidField``."""
     name, equals, url = option.partition("=")
     if not equals or not name or not url:
         raise InvalidField("--database", "must be NAME=URL", option)

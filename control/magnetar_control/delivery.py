@@ -26,7 +26,8 @@ REMEMBERED = 20_000
 
 
 class Delivery:
-    """The sender of images to hosts. It remembers which images a host already has, until a build on this host fails."""
+    """The sender of images to hosts. It remembers which images each host already has; if a build on a host fails, it
+    forgets the images of this host."""
 
     def __init__(self, images: Images, timeout: float) -> None:
         self.images, self.timeout = images, timeout
@@ -72,8 +73,8 @@ class Delivery:
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
         """Send the image *id*, without its kernel and ramdisk, to *host*. *image*: the image as the image service shows
-        it (``None`` if it was deleted), and the rbd URL of its content, or "". *checksum*: as for ``image``. *boot*:
-        the uuids of kernel and ramdisk, and the kernel command line, to save with the image on the host."""
+        it (``None`` if it was deleted), and the rbd URL of its content, or "". *checksum*: as in ``Delivery.image``.
+        *boot*: the uuids of kernel and ramdisk, and the kernel command line, to save with the image on the host."""
         key = ("image", host, id)
         with self._lock_of("part", host, id):
             if key in self.known and not checksum:
@@ -92,18 +93,18 @@ class Delivery:
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """Remember that a host has an image or network, so that it is not sent again. *key*: (type of the resource,
-        name of the host, uuid), such as ("image", "kvm1", …)."""
+        """Remember that a host has an image or network, so that the image or network is not sent again. *key*: (type of
+        the resource, name of the host, uuid), such as ("image", "kvm1", …)."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
 
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
-    """Return the fields of *image* that its host's agent saves, including the image properties that agents use.
-    *image*: as the image service shows it; empty if the image was deleted. *checksum*: of the content; by default the
-    checksum in *image*. The property ``instance_uuid`` is included: it tells the agent that the image is a snapshot of
-    that server, so the disk already contains the server's injected files."""
+    """Return the fields of *image* that the agent of a host saves with the image, including the image properties that
+    agents use. *image*: as the image service shows it; empty if the image was deleted. *checksum*: the checksum of the
+    content; by default the checksum in *image*. The property ``instance_uuid`` is included: it tells the agent that the
+    image is a snapshot of that server, so the disk already contains the server's injected files."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):

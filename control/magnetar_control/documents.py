@@ -152,8 +152,8 @@ class VolumeOfServer(TypedDict):
 
 
 def attachment_ids(attachment: VolumeOfServer) -> list[str]:
-    """Return the id of the volume attachment and, if a swap of the volume is in progress, the id of the new attachment.
-    """
+    """Return the id of the volume attachment and, if a swap of the volume is in progress, also the id of the new
+    volume's attachment."""
     attachments: tuple[Mapping[str, Any], ...] = (attachment, attachment.get("swap") or {})
     return [id for id in (each.get("attachment_id") for each in attachments) if id]
 
@@ -171,10 +171,10 @@ class ShareOfServer(TypedDict):
 
 
 class ServerRequest(TypedDict, total=False):
-    """Those fields of a server's create request that later actions need. ``off``: create the server powered off.
-    ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's filters. ``roles``: the
-    roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created (``user`` or ``deployment``).
-    """
+    """The fields of a server's create request that are stored because later actions need them. ``off``: create the
+    server powered off. ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's
+    filters. ``roles``: the roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created
+    (``user`` or ``deployment``)."""
 
     networks: ReadOnly[Sequence[PortRequest]]
     blocks: ReadOnly[Sequence[BlockDevice]]

@@ -85,7 +85,8 @@ def run_unfence(options: argparse.Namespace) -> int:
 
 
 def run_fence_status(options: argparse.Namespace) -> int:
-    """Run ``magnetar host fence-status``: print the last fencing of hosts and their power. Return the exit status."""
+    """Run ``magnetar host fence-status``: print the last fencing and the power state of hosts. Return the exit status.
+    """
     with _host_fencing(options) as fencing:
         statuses = fencing.host_statuses(options.host)
     if options.json:

@@ -36,7 +36,8 @@ SILENT = 15.0
 class CellHealth:
     """The health of one cell. ``up``: whether its database answers. ``queue``: number of actions by state. ``oldest``:
     age of the oldest queued action in seconds. ``hosts``: number of hosts by state (up, down, disabled). ``claimed``,
-    ``claimable``: amounts by resource. ``incidents``: number of open incidents (hosts that died) by state."""
+    ``claimable``: amounts on all hosts by resource. ``incidents``: number of open incidents (hosts that died) by state.
+    """
 
     name: str
     up: bool = False
@@ -66,7 +67,7 @@ CellAnswer = tuple[Sequence[Any], int, set[str], dict[str, int]]
 
 class Health:
     """A cached reader of the cloud's health. It queries the databases at most once in ``FRESH`` seconds. *down_after*:
-    returns the seconds without a heartbeat after which a host counts as down."""
+    a function that returns the number of seconds without a heartbeat after which a host counts as down."""
 
     def __init__(self, store: Store, down_after: Callable[[], float]) -> None:
         self.store, self.down_after = store, down_after

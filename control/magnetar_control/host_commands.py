@@ -62,9 +62,9 @@ def run_host_drain(options: argparse.Namespace) -> int:
 
 
 def _wait_for_drain(caller: Caller, report: DrainReport, timeout: float | None) -> DrainReport:
-    """Wait until a drain of a host is complete, print its progress to stderr meanwhile, and return its last report.
-    *report*: the first report. *timeout*: in seconds; ``None`` for no limit. Raises ``TimedOut``, and ``Conflict`` if
-    the drain was ended meanwhile."""
+    """Wait until a drain of a host is complete, and return its last report. During the wait, print the progress to
+    stderr. *report*: the first report. *timeout*: in seconds; ``None`` for no limit. Raises ``TimedOut``, and
+    ``Conflict`` if the drain was ended meanwhile."""
     from magnetar_control.compute.drains import drains
 
     host, begun = report.host.name, report.drain.round if report.drain else 0

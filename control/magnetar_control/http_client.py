@@ -21,9 +21,9 @@ def request_target(url: urllib.parse.SplitResult) -> str:
 @contextlib.contextmanager
 def timed_connection(url: urllib.parse.SplitResult, trust: ssl.SSLContext, connect: float,
                      read: float) -> Iterator[HTTPConnection]:
-    """Yield an HTTP connection to the host of *url*. *trust*: the TLS context for https. *connect*, *read*: seconds to
-    connect, and to get the whole response. After *connect* + *read* seconds the connection is shut down, even if data
-    still arrives."""
+    """Yield an HTTP connection to the host of *url*. *trust*: the TLS context for https. *connect*: time limit in
+    seconds to connect. *read*: time limit to get the whole response. After *connect* + *read* seconds the connection is
+    shut down, even if data still arrives."""
     secure, host = url.scheme == "https", str(url.hostname)
     port = url.port or (443 if secure else 80)
     plain = socket.create_connection((host, port), connect)

@@ -46,8 +46,8 @@ MAIN = "main"
 
 
 class Metrics:
-    """The Prometheus metrics of one process. If several processes share its port, ``text`` also includes the others'
-    metrics."""
+    """The Prometheus metrics of one process. If several processes share the port for scrapes, ``text`` also includes
+    the metrics of the other processes."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
@@ -85,8 +85,8 @@ class Metrics:
         self.actions.labels(action, result).inc()
 
     def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
-        """Save the capacity *reports* of a *cell* (from ``conductor.periodic.room_check``), which the next scrapes
-        return."""
+        """Save the capacity *reports* of a *cell* (from ``conductor.periodic.room_check``), so that the next scrapes
+        return them."""
         self._room = monotonic(), cell, [report for report in reports if report.rooms]
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -117,8 +117,8 @@ class Metrics:
             (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Return an empty list. prometheus_client calls this at registration; without this method it would call
-        ``collect``."""
+        """Return an empty list. prometheus_client calls this at registration; without this method, prometheus_client
+        would call ``collect``."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -142,8 +142,8 @@ class _Gauges:
         self.collect = gauges
 
     def describe(self) -> list[Metric]:
-        """Return an empty list. prometheus_client calls this at registration; without this method it would call
-        ``collect``."""
+        """Return an empty list. prometheus_client calls this at registration; without this method, prometheus_client
+        would call ``collect``."""
         return []
 
 

@@ -109,8 +109,8 @@ def _load_rules(options: argparse.Namespace) -> RuleSet:
 
 
 def run_policy_list(options: argparse.Namespace) -> int:
-    """Run ``magnetar policy list``: print the policy rules. Return the exit status, which is 1 if no rule has the given
-    name."""
+    """Run ``magnetar policy list``: print the policy rules, or only rules whose names contain a given text. Return the
+    exit status, which is 1 if there are no such rules."""
     rule_lines = [line for line in list_rule_lines(_load_rules(options))
                   if not options.rules or any(part in line.name for part in options.rules)]
     if options.json:

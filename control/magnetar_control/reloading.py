@@ -38,8 +38,8 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
 
 
 def check_service_settings(settings: Settings) -> None:
-    """Check those settings whose values need more than a check of their types: scheduler rules, fence devices,
-    policies, notification receivers, shares and the log level. Raises ``InvalidSettings``."""
+    """Check the settings for which a check of the type is not enough: scheduler rules, fence devices, policies,
+    notification receivers, shares and the log level. Raises ``InvalidSettings``."""
     for check in (scheduler_rules, fence_devices, check_project_policies, receivers_of, offered_shares):
         check(settings)
     if not isinstance(logging.getLevelName(settings.log_level.upper()), int):
@@ -56,7 +56,7 @@ class SettingsReloader:
         self._asked: SimpleQueue[bool] = SimpleQueue()
 
     def follow(self, parts: Parts) -> None:
-        """From now on, update *parts* of the service when settings change."""
+        """From now on, update *parts*, the objects of the service, when settings change."""
         self._parts = parts
 
     def ask(self) -> None:
@@ -87,7 +87,8 @@ class SettingsReloader:
 
     def apply(self, settings: Settings, elsewhere: Collection[str] = ()) -> None:
         """Apply those changes in *settings* that need no restart (``RELOADED``), and log the names of all changed
-        settings. *elsewhere*: names of settings that other processes of the service apply."""
+        settings. *elsewhere*: names of settings that other processes of the service apply, so that they need no restart
+        either."""
         changed = changed_settings(self.settings, settings)
         reloaded = [name for name in changed if name in RELOADED]
         self.settings.take_over(settings, reloaded)

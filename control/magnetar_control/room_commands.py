@@ -29,8 +29,8 @@ def add_room_command(command: Any, actions: Any) -> None:
 
 
 def run_host_room(options: argparse.Namespace) -> int:
-    """Run ``magnetar host room``: report whether the servers of each host would fit on other hosts if it failed. Return
-    the exit status."""
+    """Run ``magnetar host room``: report for each host whether its servers would fit on other hosts if this host
+    failed. Return the exit status."""
     from magnetar_control.scheduler.room_report import report_room
 
     with open_parts(options) as parts:
@@ -43,8 +43,8 @@ def run_host_room(options: argparse.Namespace) -> int:
 
 
 def _print_reports(reports: Sequence[RoomReport]) -> None:
-    """Print a line for each report. For each host whose servers would not all fit on other hosts if it failed, print a
-    line on stderr."""
+    """Print a line for each report. For each host whose servers would not all fit on other hosts if it failed, also
+    print a line on stderr."""
     from magnetar_control.scheduler.room_report import CLOUD, describe_lacking_host
 
     for report in reports:
