@@ -163,7 +163,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     """Set the status of the finding's migration to error, unless an action of its server is queued or running. The next
-    audit then finds, and repairs, the claims that the migration still has."""
+    audit then finds the claims that the migration still has."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)

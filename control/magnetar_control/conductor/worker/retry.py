@@ -45,8 +45,8 @@ def retry_later(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Return whether a deletion of the server waits for this action to end; if so, the action can end without cleaning
-    up, because the deletion releases all resources of the server, even if the host does not answer. Return ``False`` if
+    """Return whether a deletion of the server waits for this action to end; if so, the action need not be repeated,
+    because the deletion releases all resources of the server, even if the host does not answer. Return ``False`` if
     this action is itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
