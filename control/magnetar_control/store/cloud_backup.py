@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store.engine import schema
 from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.dumps import ENDINGS, restore_dump, write_dump
+from magnetar_control.store.engine.schema_check import SchemaState, refuse_mismatch
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts.processes import fetch_processes
 from magnetar_core.errors import InvalidField, MagnetarError, abbreviate_names
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from magnetar_control.settings import Settings
-    from magnetar_control.store.engine.schema_check import SchemaState
 
 #: The file that lists the content of a backup, the version of its form, and the name of the API database in it.
 CATALOGUE, FORM, API_NAME = "backup.json", 1, "api"
@@ -87,7 +87,7 @@ def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudB
         raise InvalidField("FOLDER", "must be new or empty, for instance named after the day", str(folder))
     databases = [*((cell.name, database) for cell, database in store.databases()), (API_NAME, store.api)]
     versions = {name: _table_version(name, database) for name, database in databases}
-    dumped = []
+    dumped: list[DumpedDatabase] = []
     for name, database in databases:
         file = f"{len(dumped)}-{name}{ENDINGS[database.kind]}"
         write_dump(database, folder / file)
@@ -105,7 +105,7 @@ def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudB
 def _table_version(name: str, database: Database) -> str:
     """Return the version of a database's tables. Raises ``SchemaMismatch`` if this release cannot use them."""
     state = _schema_state(name, database)
-    schema.refuse_mismatch(state)
+    refuse_mismatch(state)
     return state.version or ""
 
 
