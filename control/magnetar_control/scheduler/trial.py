@@ -30,8 +30,9 @@ CANDIDATES = 64
 
 
 def shape_of_spec(spec: RequestSpec) -> Hashable:
-    """Return a cache key for the request *spec*. Requests with equal keys fit on the same hosts, except for the hosts
-    in their field ``ignored``. Only for requests without server group, hints and custom resource classes."""
+    """Return a cache key for the request *spec*. Requests with equal keys fit on the same hosts, apart from the hosts
+    that each request excludes in its field ``ignored``. Only for requests without server group, hints and custom
+    resource classes."""
     return (spec.project_id, spec.amounts, spec.numa, spec.flavor_name, spec.vcpus, _sorted_items(spec.extra_specs),
             _sorted_items(spec.image), spec.machine, spec.image_id, spec.availability_zone, spec.cell_id,
             spec.volume_hosts, spec.needs_ovn, _sorted_items(spec.devices))
@@ -42,8 +43,8 @@ def _sorted_items(mapping: Mapping[str, Any]) -> Hashable:
 
 
 class Trial:
-    """A simulation that places servers on the hosts *states* in memory. It changes claims in *states*, so no other code
-    may use this object. *inventories*: the inventories of custom resource classes by host."""
+    """A simulation that places servers on the hosts *states* in memory. It changes the claims in *states*, so no other
+    code may use *states*. *inventories*: the inventories of custom resource classes by host."""
 
     def __init__(self, states: HostStates, inventories: Inventories) -> None:
         self.states, self.inventories = states, inventories
@@ -55,7 +56,7 @@ class Trial:
 
     def place(self, spec: RequestSpec, group: GroupOfHosts | None = None) -> str | None:
         """Return the name of the host that the scheduler would choose for the server of *spec*, and count the server's
-        claims there from now on; ``None`` if no host passes the filters. *group*: the server's group."""
+        claims on this host from now on; ``None`` if no host passes the filters. *group*: the server's group."""
         spec = self.current_spec(spec, group)
         plain = spec.group is None and not spec.resources and not spec.hints
         shape = shape_of_spec(spec) if plain else None
@@ -72,8 +73,8 @@ class Trial:
 
     def _known_host(self, shape: Hashable, spec: RequestSpec) -> str | None:
         """Return a host that was among the best for an earlier server with the same *shape* (see ``shape_of_spec``), if
-        it still passes all filters; otherwise ``None``. Equal servers get these hosts in turn. Checking one host is a
-        hundred times faster than a full choice."""
+        it still passes all filters; otherwise ``None``. Servers with equal shapes get the best hosts in turn. Checking
+        one host is a hundred times faster than a full choice."""
         if shape not in self._candidates:
             unbound = replace(spec, ignored=frozenset())
             self._candidates[shape] = deque(
@@ -101,8 +102,8 @@ class Trial:
         self._refused.clear()
 
     def current_spec(self, spec: RequestSpec, group: GroupOfHosts | None) -> RequestSpec:
-        """Return *spec* with two fields updated by the simulated claims: the hosts of the other members of *group*, and
-        the unclaimed amounts of the requested resource classes on each host."""
+        """Return a copy of *spec*; two fields of the copy take the simulated claims into account: the hosts of the
+        other members of *group*, and the unclaimed amounts of the requested resource classes on each host."""
         if group is not None:
             members = Counter(host for server, hosts in group.hosts.items() if server != spec.server_id
                               for host in hosts) + self._joined.get(group.group.id, Counter())

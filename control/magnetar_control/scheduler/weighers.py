@@ -21,7 +21,8 @@ from .request_spec import RequestSpec
 class Multipliers:
     """The multipliers of weighers, with the names and defaults of Nova's settings
     ``filter_scheduler.*_weight_multiplier``. A negative multiplier stacks servers on few hosts instead of spreading
-    them; for ``io_ops`` a positive one does. ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
+    them; for ``io_ops``, a positive multiplier stacks them. ``soft_*``, ``pci`` and ``build_failure`` should be
+    positive."""
 
     cpu: float = 1.0
     ram: float = 1.0
@@ -42,9 +43,9 @@ MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
-    """A weigher that compares one number of the hosts' rows. ``name``: the name of its multiplier. ``at``: the index of
-    the number in the rows. ``sign``: 1 if more is better, -1 if less is better. ``policy``: the server group policy for
-    which it is used; ``None`` for always."""
+    """A weigher that compares one of the numbers that describe each host (its row). ``name``: the name of its
+    multiplier. ``at``: the index of this number in the row. ``sign``: 1 if more is better, -1 if less is better.
+    ``policy``: the server group policy for which it is used; ``None`` for always."""
 
     name: str
     at: int
@@ -59,8 +60,9 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class OwnWeigher(NamedTuple):
-    """A weigher whose number is not in the hosts' rows. ``worth(host, spec)`` computes the number for each host that
-    passed the filters, which is slower. ``multiplier``: from the settings."""
+    """A weigher whose number is not among the numbers that are stored for each host (its row). ``worth(host, spec)``
+    computes the number for each host that passed the filters; this is slower than reading it. ``multiplier``: from the
+    settings."""
 
     name: str
     worth: Callable[[HostState, RequestSpec], float]
@@ -83,8 +85,8 @@ class Term(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """The formula for the weights of hosts of one profile: ``base`` plus the contributions of the weighers in
-    ``terms``."""
+    """The formula for the weights of hosts that have the same ``Profile`` (properties such as zone and aggregates):
+    ``base`` plus the contributions of the weighers in ``terms``."""
 
     base: float
     terms: Sequence[Term]
@@ -96,8 +98,8 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
     among the hosts that passed the filters.
 
     *own_weighers*: custom weighers; their numbers are at the end of the rows. The metadata ``<name>_weight_multiplier``
-    of a host's aggregates overrides *multipliers*. The lowest value applies, and values that are not numbers are
-    ignored.
+    of a host's aggregates overrides *multipliers*. If several aggregates have it, the lowest value applies; values that
+    are not numbers are ignored.
     """
     policy = spec.group.policy if spec.group else ""
     terms = []
@@ -129,7 +131,7 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound of the weights, by the formula *whole*, of all rows whose numbers lie between those of
+    """Return an upper bound of the weights that the formula *whole* gives to rows whose numbers lie between those of
     *low* and *high*. The bound also holds after rounding, because ``weights_of_rows`` is monotone in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
