@@ -108,8 +108,8 @@ def check_unrestricted(token: Token) -> None:
 
 
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
-    """Return *document*, an application credential, with its ``roles`` (ids) replaced by the matching elements {id,
-    name} of *roles*. Ids without a match are left out."""
+    """Return a copy of the application credential *document* that lists its roles as {id, name} instead of ids.
+    *roles*: the {id, name} of existing roles; other ids are left out."""
     roles_by_id = {role["id"]: role for role in roles}
     return {**document, "roles": [roles_by_id[id] for id in document["roles"] if id in roles_by_id]}
 

@@ -19,8 +19,8 @@ ALL = "all"
 
 
 def implied_role_closure(connection: Connection) -> dict[str, set[str]]:
-    """Return, for each role, the ids of all roles that it implies, directly or indirectly, including itself. Cycles of
-    implied roles are allowed."""
+    """Return {id of a role: ids of all roles that it implies, directly or indirectly, including itself} for all roles.
+    Cycles of implied roles are allowed."""
     below = defaultdict(set)
     for prior, implied in connection.execute(select(tables.implications.c.prior_id, tables.implications.c.implied_id)):
         below[prior].add(implied)
@@ -63,7 +63,7 @@ def effective_roles(connection: Connection, user_id: str, target: str, target_id
 def keeps_role(connection: Connection, user_id: str, project_id: str, role_name: str,
                removed: Callable[[Mapping[Any, Any]], bool]) -> bool:
     """Return whether a user would still have the role *role_name* on a project, directly, by a group or by an implied
-    role, if some assignments were removed: those for whose row *removed* returns true."""
+    role, if some role assignments were removed. *removed*: returns whether the assignment in a row is one of these."""
     rows = connection.execute(select(tables.assignments).filter_by(target="project", target_id=project_id).where(
         _of_user(user_id))).mappings().all()
     remaining = [row["role_id"] for row in rows if not removed(row)]

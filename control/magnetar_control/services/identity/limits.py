@@ -30,8 +30,8 @@ def _id(*words: str) -> str:
 
 
 class UnifiedLimits:
-    """Keystone's unified limits, which are stored as the quotas of the services. *services*: the quotas by type of the
-    service in the catalogue."""
+    """Keystone's unified limits, which are stored as the quotas of the services. *services*: {type of the service in
+    the catalogue: its quotas}."""
 
     def __init__(self, database: Database, services: Mapping[str, Quotas]) -> None:
         self.database, self.services = database, services
@@ -73,8 +73,8 @@ class UnifiedLimits:
                     for name, limit in project_limits.items() if name in quota.defaults]
 
     def create(self, context: Context, *requests: Mapping[str, Any]) -> Documents:
-        """Set limits of projects that have none yet for the resource, and return them. Raises ``Forbidden`` if the
-        resource has no registered limit, and ``Conflict`` if the project already has a limit."""
+        """Create the limits *requests* of projects, and return them. Raises ``Forbidden`` if a resource has no
+        registered limit, and ``Conflict`` if a project already has a limit for the resource."""
         registered, have = self.registered(), {limit["id"] for limit in self.list(context)}
         new = []
         for request in requests:

@@ -75,8 +75,8 @@ class Authentication:
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
         """Return the row of the user whom all authentication methods in the request identify, after checking all
-        passwords and secrets. *methods*: their names, such as password. *identity*: the object ``auth.identity`` of the
-        request. Raises ``Unauthenticated``."""
+        passwords and secrets. *methods*: the names of the methods, such as password. *identity*: the object
+        ``auth.identity`` of the request. Raises ``Unauthenticated``."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)
@@ -152,8 +152,9 @@ class Authentication:
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
         """Return the scope of the new token as (kind, id, epoch): kind and id of a project or domain, or of the system,
-        and the epoch of its row. ("", "", 0) for an unscoped token. *auth*: the object ``auth`` of the request. Raises
-        ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
+        and the value of its column ``epoch`` (which increases when its tokens become invalid). ("", "", 0) for an
+        unscoped token. *auth*: the object ``auth`` of the request. Raises ``Unauthenticated``, ``Forbidden``,
+        ``InvalidRequest``."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:
@@ -181,9 +182,10 @@ class Authentication:
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
-        """Return the scope of a token for the trust *id*, as ("project", id, epoch). Raises ``Unauthenticated`` if the
-        trust is deleted, expired or used up, or if its project is disabled. Raises ``Forbidden`` if *user* is not the
-        trustee, or if the trustor is disabled or no longer has the roles."""
+        """Return the scope of a token for the trust *id*, as ("project", id, epoch) (see ``_scope``). Raises
+        ``Unauthenticated`` if the trust is deleted, expired or used up, or if its project is disabled. Raises
+        ``Forbidden`` if *user* is not the trustee, or if the trustor is disabled or no longer has the roles of the
+        trust."""
         chain = trust_chain(self.connection, id, self.moment)
         if not chain or chain[0]["remaining_uses"] == 0:
             raise Unauthenticated(f"Could not find trust: {id[:80]}. It is gone, over, or used as often as it may be.")
@@ -204,8 +206,8 @@ class Authentication:
         return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
-        """Return the user's default project as the scope ("project", id, epoch) of the new token; ("", "", 0) if there
-        is none, or if the user has no role on it."""
+        """Return the user's default project as the scope ("project", id, epoch) of the new token (see ``_scope``); ("",
+        "", 0) if the user has no default project, or no role on it."""
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])

@@ -46,8 +46,9 @@ LIMITS = (Backoff(5, 300), Backoff(50, 20), Backoff(100, 10))
 
 
 def failure_keys(account: str, address: str) -> tuple[str, ...]:
-    """Return four keys of rows: three for counting failed logins (of *account* from *address*, of *account*, from
-    *address*; in the order of ``LIMITS``), and one for the last successful login of *account* from *address*."""
+    """Return the keys of four rows. Three rows count failed logins, in the order of ``LIMITS``: logins of *account*
+    from *address*, all logins of *account*, and all logins from *address*. The fourth row has the last successful login
+    of *account* from *address*."""
     address = counted_address(address)
     texts = f"both {address} {account}", f"account {account}", f"address {address}", f"known {address} {account}"
     return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
@@ -95,7 +96,7 @@ class Attempt:
 
 def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: float) -> None:
     """Raise ``TooManyLogins`` if, at *moment* (seconds since the epoch), the wait after failed logins is not over for
-    one of the keys *counted* (see ``failure_keys``). *rows*: the rows with the numbers of failures, by key."""
+    one of the keys *counted* (from ``failure_keys``). *rows*: {key: row with the number of failures}."""
     remaining = max((rows[key].last_at + _wait(rows[key].failures, limit) - moment
                      for key, limit in zip(counted, LIMITS, strict=False) if key in rows), default=0)
     if remaining > 0:

@@ -42,9 +42,9 @@ def _fetch_in_domain(connection: Connection, resource: IdentityResource, domain_
 
 
 def find_referred(connection: Connection, resource: IdentityResource, key: str, nearest_domain: str) -> Row | None:
-    """Return the row of *resource* with the id or name *key*; ``None`` if there is none. For a reference in another
-    resource that names no domain: a name is first searched in *nearest_domain*, then in all domains. Raises
-    ``Ambiguous`` if several domains have it."""
+    """Return the row of *resource* with the id or name *key*; ``None`` if there is none. Used for references in other
+    resources, if the reference has no domain: a name is first searched in *nearest_domain*, then in all domains. Raises
+    ``Ambiguous`` if several domains have a resource with this name."""
     columns = resource.table.c
     row = find_by_id(connection, resource, key)
     if row is None and resource.references:
@@ -60,8 +60,8 @@ def find_referred(connection: Connection, resource: IdentityResource, key: str, 
 
 
 def find_users(connection: Connection, keys: Collection[str], domain_id: str) -> dict[str, Row]:
-    """Return the users whose id is one of *keys*, and those of the domain *domain_id* whose name is one of *keys*; by
-    key."""
+    """Return the users whose id is one of *keys*, and the users of the domain *domain_id* whose name is one of *keys*,
+    as {key: row}."""
     users = tables.users.c
     query = select(tables.users).where(or_(users.id.in_(keys), (users.domain_id == domain_id) & users.name.in_(keys)))
     rows = [dict(row) for row in connection.execute(query).mappings()]

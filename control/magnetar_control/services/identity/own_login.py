@@ -29,8 +29,8 @@ def check_own_scope(context: Context, noun: str, id: str, verb: str) -> None:
 
 def check_own_admin_role(connection: Connection, context: Context,
                          removed: Callable[[Mapping[Any, Any]], bool]) -> None:
-    """Raise ``OwnLogin`` if the removal of role assignments would take the role admin, with which the caller is logged
-    in, from the caller. *removed*: returns whether the role assignment in a row is removed."""
+    """Raise ``OwnLogin`` if the caller is logged in with the role admin, and the removal of role assignments would take
+    this role away. *removed*: returns whether the role assignment in a row will be removed."""
     def keeps_admin(condition: Callable[[Mapping[Any, Any]], bool]) -> bool:
         return assignments.keeps_role(connection, context.user_id, context.project_id or "", ADMIN, condition)
 

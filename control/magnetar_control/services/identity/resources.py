@@ -54,9 +54,9 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Return a field of a resource with the type *value*. *default*: its value in new resources whose request lacks it;
-    without a default the field is required. *on*: ``FIXED`` if it can be set only at creation, ``CHANGING`` if it can
-    also be changed."""
+    """Return a field of a resource with the type *value*. *default*: the field's value in a new resource if the request
+    lacks it; without a default the field is required. *on*: ``FIXED`` if it can be set only at creation, ``CHANGING``
+    if it can also be changed."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
@@ -116,8 +116,8 @@ class IdentityResource:
 
     ``filters``: columns by which a list can be filtered. ``unasked``: default values of filters. ``unset``: fields that
     responses omit when they are null. ``constant``: fields with a fixed value in all responses. ``aliases``: other
-    accepted names of fields. ``references``: by field, the table to whose ids it refers. ``only``: fields that accept a
-    single value or null. A field without a column in ``table`` is stored in the column ``extra``.
+    accepted names of fields. ``references``: {field: table whose ids the field contains}. ``only``: fields that accept
+    a single value or null. A field without a column in ``table`` is stored in the column ``extra``.
     """
 
     name: str
@@ -179,7 +179,7 @@ class IdentityResource:
         return [self.document(row) for row in self.rows(connection, *conditions, **filters)]
 
     def row(self, connection: Connection, id: str, **owner: str) -> Row:
-        """Return the row with this *id*. Raises ``NotFound``, also if one of its columns differs from the value in
+        """Return the row with this *id*. Raises ``NotFound``, also if the row has another value in one of the columns
         *owner*."""
         row = fetch_identity_row(connection, self.table, id=id, **owner)
         if row is None:

@@ -67,7 +67,7 @@ class RoleAssignments:
         """Return (role assignments whose columns have the values *equal*, {id: object} of the roles, users and other
         objects in these assignments).
 
-        *names*: if false, the second mapping is empty. *effective*: replace assignments to groups by assignments to
+        *names*: if false, the mapping of objects is empty. *effective*: replace assignments to groups by assignments to
         their members, and add implied roles. *subtree*: include assignments on projects below the target project.
         """
         with self.tokens.database.read() as connection:
@@ -133,8 +133,8 @@ def _missing(named: Mapping[str, str]) -> NotFound:
 
 
 def _names(connection: Connection, ids: Collection[str] | None) -> dict[str, Document]:
-    """Return {id: {name, domain}} for those of the objects *ids* (``None``: all) to which assignments refer, and for
-    all domains. Roles and domains have no domain."""
+    """Return {id: {name, domain}} of the projects, users, groups and roles with these *ids* (``None``: of all), and of
+    all domains. For roles and domains, ``domain`` is missing."""
     def rows(table: Table, *columns: ColumnElement[Any]) -> Any:
         query = select(table.c.id, table.c.name, *columns)
         return connection.execute(query if ids is None or table is tables.domains else query.where(table.c.id.in_(ids)))

@@ -145,8 +145,8 @@ class IdentityStore:
                 raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
     def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
-        """Set the options in *values*, the columns to write, to those in *row* with the changes in *body*. An option
-        that is null in *body* is removed."""
+        """If the request *body* has options, set the options in *values* (the columns to write): those in *row*,
+        changed by those in *body*. An option that is null in *body* is removed."""
         declared = self.resource.fields.get("options")
         if declared is not None and "options" in body:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
@@ -188,8 +188,9 @@ class IdentityStore:
 
 
 def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
-    """If *body*, a request for a new endpoint, has the field ``region`` of old clients instead of ``region_id``, create
-    this region unless it exists, as Keystone does. Do nothing if *resource* is not endpoints."""
+    """If *body* requests a new endpoint, and names its region as old clients do (field ``region`` instead of
+    ``region_id``), create this region unless it exists, as Keystone does. Do nothing for other types than endpoints
+    (*resource*)."""
     if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
         insert_if_absent(connection, tables.regions, **new_row({"description": ""},
                                                                REGION_ID.check(body["region"], "region")))
@@ -215,8 +216,8 @@ def _place(connection: Connection, values: Document) -> None:
 def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
                              row: Row | None) -> None:
     """Complete *values*, the columns to write: check that the objects to which they refer exist, add defaults, and
-    increase the epoch if tokens issued before must become invalid. *row*: the present row; ``None`` for a new resource.
-    Raises ``InvalidRequest``, ``Forbidden``."""
+    increase ``epoch`` if tokens that were issued before must become invalid. *row*: the present row; ``None`` for a new
+    resource. Raises ``InvalidRequest``, ``Forbidden``."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and fetch_identity_row(connection, table, id=id) is None:

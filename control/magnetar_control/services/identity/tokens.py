@@ -93,8 +93,8 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A valid token: its claims, with the present user, target (project or domain, with the name of its domain) and
-    roles {id, name}.
+    """A valid token: its claims, with the present rows of the user and of the target (project or domain, with the name
+    of its domain), and the present roles {id, name}.
 
     For a trust with *impersonation*, the user is the trustor.
     """
@@ -260,7 +260,7 @@ def find_user(connection: Connection, id: str) -> Row | None:
 
 def find_target(connection: Connection, scope: str, id: str) -> Row | None:
     """Return the row of the user, project or domain *id*, with the additional columns domain_name and domain_enabled;
-    ``None`` if there is none. *scope*: user, project, domain or system."""
+    ``None`` if there is none. *scope*: user, project or domain; or system, whose row is a constant."""
     if scope == "system":
         return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == assignments.ALL else None
     row = connection.execute(_TARGETS[scope], {"target": id}).mappings().first()

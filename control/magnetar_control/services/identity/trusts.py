@@ -91,9 +91,9 @@ def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
 
 
 def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
-    """Delete a trust and all trusts redelegated from it; their tokens become invalid. Only the trustor and
-    administrators may do this. An expired trust can be deleted too, because it counts towards the limit of trusts.
-    Raises ``NotFound``, ``Forbidden``."""
+    """Delete a trust and all trusts redelegated from it; the tokens of all these trusts become invalid. Only the
+    trustor and administrators may do this. An expired trust can be deleted too, because it counts towards the limit of
+    trusts. Raises ``NotFound``, ``Forbidden``."""
     with tokens.change() as connection:
         _check_owner(context, fetch_identity_row(connection, tables.trusts, id=id), id, "trustor_user_id")
         connection.execute(delete(tables.trusts).filter_by(id=id))
@@ -190,9 +190,10 @@ def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable
     ``redelegation_count``, its expiry and its parent. *chain*: the result of ``trust_chain``. *request*, *roles*: the
     requested fields and role ids.
 
-    Raises ``Forbidden`` if a trust in *chain* may not be redelegated, or if the new trust would exceed it: a later
-    expiry, other roles or another project, or impersonation. Also raises ``Forbidden`` if *request* sets
-    ``remaining_uses`` or a wrong ``redelegation_count``."""
+    Raises ``Forbidden`` if a trust in *chain* may not be redelegated, or if the new trust would permit more than that
+    one: a later expiry, other roles or another project, or impersonation. Also raises ``Forbidden`` if *request* sets
+    ``remaining_uses`` or a wrong ``redelegation_count``.
+    """
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
     if row["redelegation_count"] and requested is not None and requested != remaining:
