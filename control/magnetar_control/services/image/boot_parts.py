@@ -26,9 +26,10 @@ def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]) -> dict[str, str]:
-    """Check the kernel and ramdisk that an image names, and return the result of ``named_parts``. Each must be an
-    active image of the right format. If it belongs to another project than the image, it must be public, because the
-    guest can read its content. *show*: returns any image by uuid. Raises ``InvalidRequest``."""
+    """Check the kernel and ramdisk that an image names, and return the result of ``named_parts``. The kernel and the
+    ramdisk must be active images of the right format. If one of them belongs to another project than *image*, it must
+    be public, because the guest can read the content of kernel and ramdisk. *show*: returns any image by uuid. Raises
+    ``InvalidRequest``."""
     named = named_parts(image)
     for field, id in named.items():
         name, disk_format = PARTS[field]

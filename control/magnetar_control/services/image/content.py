@@ -82,8 +82,9 @@ class Content:
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
         """Return the virtual size in bytes of image content. *head*: the first bytes of the content. *size*: its length
-        in bytes. *claimed*: the image's disk_format. Raises ``InvalidRequest`` unless this is the actual format and an
-        accepted one. *encrypted*: accept only qcow2 encrypted with LUKS."""
+        in bytes. *claimed*: the image's disk_format. *encrypted*: accept only qcow2 encrypted with LUKS. Raises
+        ``InvalidRequest`` if the content has another format than *claimed*, an unaccepted format, or a virtual size
+        above the limit."""
         try:
             format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:
@@ -157,7 +158,8 @@ class Content:
         return ids
 
     def kept(self) -> list[str]:
-        """Return the ids of the images whose content is stored completely, without running uploads."""
+        """Return the ids of the images whose content is stored completely. Images whose upload is still running are
+        left out."""
         return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]
 
     def _path(self, id: str, end: str = "") -> Path:

@@ -117,7 +117,7 @@ class EmbeddedImages:
             return images.require_image_document(connection, None, id)
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image, and return it. *change*: a function from the present image to the values to change. Raises
+        """Change an image, and return it. *change*: takes the present image, and returns the values to change. Raises
         ``NotFound``, ``InvalidField``, ``Forbidden``."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
@@ -148,8 +148,8 @@ class EmbeddedImages:
                                 f"become {status}.")
 
     def import_staged(self, context: Context, id: str) -> None:
-        """Set an image with staged content to active. Its content was already checked when it was staged. Raises
-        ``Conflict`` for an image in another status."""
+        """Set the status of an image with staged content to active. Its content was already checked when it was staged.
+        Raises ``Conflict`` for an image in another status."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -197,7 +197,7 @@ class EmbeddedImages:
 
     def _check(self, id: str, signed: SignedUpload) -> None:
         """Verify the signature of the content that was uploaded to the image *id*. If it does not match, delete the
-        image (unless it is protected), and raise ``ImageRefused``. *signed*: the verification, which has read the
+        image (unless it is protected), and raise ``ImageRefused``. *signed*: the verification that has read the
         content."""
         try:
             signed.check()
@@ -225,8 +225,8 @@ class EmbeddedImages:
         self.files.remove(id)
 
     def sweep(self) -> None:
-        """Clean up after a crash: set images whose uploading process has died to ``queued``, and remove the content of
-        deleted images.
+        """Clean up after a crash: set the status of images whose uploading process has died back to ``queued``, and
+        remove the content of deleted images.
 
         Content of an image that the database does not know at all is not removed, only logged, because the service may
         run with an older or a different database. Several processes may call this at the same time.

@@ -184,6 +184,7 @@ def check_fields(context: Context, values: Document) -> None:
 
 
 def check_readable(context: Context, image: Document) -> None:
-    """Raise ``Forbidden`` if *image* is deactivated, so that the caller may not read its content."""
+    """Raise ``Forbidden`` if *image* is deactivated and the caller is no administrator: only administrators may then
+    read the content."""
     if image["status"] == "deactivated" and not context.is_admin:
         raise Forbidden(f"Image {image['id']} is deactivated; an administrator may reactivate it.")

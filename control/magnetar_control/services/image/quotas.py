@@ -50,8 +50,8 @@ def _count(connection: Connection, project: str, _names: Collection[str]) -> dic
 
 
 def _used(connection: Connection, project: str, besides: str = "") -> tuple[int, int]:
-    """Return the number of images of a project, and the bytes that their content uses. *besides*: the id of an image
-    whose running upload does not count."""
+    """Return (number of images of a project, bytes that their content uses). *besides*: the id of an image whose
+    running upload does not count."""
     count, size = connection.execute(_USED, {"project": project, "besides": besides}).one()
     return int(count), int(size)
 

@@ -101,7 +101,8 @@ class Remote:
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
         """Create an image without content (status queued) and return it. The request uses the user's token, if there is
-        one. If the image cannot be shared with the project *share_with*, delete it again."""
+        one. If the image cannot be shared with the project *share_with*, delete the image again, and raise the error.
+        """
         properties = attributes.pop("properties", {})
         check_properties(properties)
         body = {"name": name, **properties, **attributes}
@@ -149,7 +150,7 @@ def _quote_segment(id: str) -> str:
 
 def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
     """Yield the content of the image *id*, *size* bytes in total, from the HTTP response *answer*. Raises
-    ``Unavailable`` when it ends early, so that incomplete content is not used."""
+    ``Unavailable`` when the response ends early, so that incomplete content is not used."""
     sent = 0
     with answer:
         try:

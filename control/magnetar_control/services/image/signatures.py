@@ -90,7 +90,7 @@ def signature_of(image: Mapping[str, Any]) -> Signature:
 
 def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> Certificate:
     """Return the certificate with the id *id* from the key manager *keys*. *image*: the uuid of the image, for the
-    error. Raises ``ImageRefused`` if it does not exist."""
+    error. Raises ``ImageRefused`` if the certificate does not exist."""
     from . import certificates
 
     try:
@@ -114,7 +114,7 @@ class SignedUpload:
         self._digest = _hash(self.signature.method)
 
     def seen(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield *chunks* unchanged, and add each to the digest that ``check`` verifies."""
+        """Yield *chunks* unchanged, and add each chunk to the digest that ``check`` verifies."""
         for chunk in chunks:
             self._digest.update(chunk)
             yield chunk
@@ -177,8 +177,9 @@ class Signatures:
 
     def _digest(self, image: Document, method: str, proceed: Callable[[], None]) -> tuple[bytes, str]:
         """Return the digest of the image's content by the hash *method*, and the content's checksum (``sha512:HEX``).
-        *proceed*: called repeatedly while the content is read. Results are cached. The content is not read if the image
-        service has reported this digest, because the agent compares it with the content that it downloads."""
+        *proceed*: called repeatedly while the content is read. Results are cached. If the image service has reported
+        this digest, the reported digest is returned and the content is not read: the agent will compare the digest with
+        the content that it downloads."""
         algorithm, value = str(image.get("os_hash_algo")), str(image.get("os_hash_value"))
         has_service_digest = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
         if has_service_digest and algorithm == _name(method):
