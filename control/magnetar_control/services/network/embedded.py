@@ -372,9 +372,9 @@ class EmbeddedNetworks:
             return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the specification of the network *network_id* that agents need to create it on their hosts: {name,
-        mode, cidr, dhcp} and maybe mtu. Return ``None`` if the network does not exist, has no subnet, or is of a type
-        that agents do not create."""
+        """Return the specification from which agents create the network *network_id* on their hosts: {name, mode, cidr,
+        dhcp} and maybe mtu. Return ``None`` if the network does not exist, has no subnet, or is of a type that agents
+        do not create."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
@@ -398,8 +398,8 @@ class EmbeddedNetworks:
             return nics.floating_ips_by_server(connection, server_ids)
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups of the caller's project with these *names* (or ids). Without *names*: its group
-        ``default``."""
+        """Return the security groups of the caller's project with these *names* (or ids). Without *names*: the group
+        ``default`` of the project."""
         if set(names) <= {"default"}:
             return [{"name": "default"}]
         with self.database.read() as connection:

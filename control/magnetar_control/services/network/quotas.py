@@ -65,8 +65,8 @@ def _count(connection: Connection, project: str, names: Collection[str]) -> dict
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the limits of the resources *over*, in Neutron's words. It states
-    usage and limit of each."""
+    """Return the error for a request that exceeds the limits of the resources *over*, in Neutron's words. The error
+    states usage and limit of each resource."""
     have = ", ".join(f"{excess.resource}: {excess.used} of {excess.limit} are there, {excess.more} more were asked for"
                      for excess in over)
     return Conflict(

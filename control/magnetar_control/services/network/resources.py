@@ -54,12 +54,12 @@ class NetworkResource:
     """The definition of one resource type of the network service, such as "port". ``NetworkStore`` implements the
     operations on it.
 
-    *visible*: returns the SQL condition for the rows that a caller sees. *listed*: the same for lists, if another
-    condition is faster. *few*: returns whether list filters select only few rows, so that an index on them is best;
-    only with *visible* from ``rows_of_caller``. *documents*: converts rows to the form for callers. The next three run
-    in a transaction. *create*: inserts the row and everything that belongs to it. *update*: checks new values, and adds
-    derived ones, before they are set (``None``: the resource cannot change). *delete*: checks whether the row may be
-    deleted.
+    *visible*: returns the SQL condition for the rows that a caller sees. *listed*: returns an equivalent condition that
+    is faster for lists. *few*: returns whether list filters match only few rows, so that the database should search by
+    an index of the filters; only for resources whose *visible* comes from ``rows_of_caller``. *documents*: converts
+    rows to the form for callers. The functions *create*, *update* and *delete* run in a transaction. *create*: inserts
+    the row and everything that belongs to it. *update*: checks new values, and adds derived ones, before they are set
+    (``None``: the resource cannot change). *delete*: checks whether the row may be deleted.
 
     *defaults*: values for fields that a request for a new resource lacks. *admin*: fields that only admins may change
     or set to another value than the default. *filters*: list filters, in addition to the columns; *private*: list
@@ -184,8 +184,8 @@ def run_transaction(database: Database, act: Callable[[Connection], T], dry: boo
     """Call *act* with the connection of a transaction, and return its result. Retry for up to ``RETRY_FOR`` when the
     transaction conflicts with others. *dry*: roll back at the end, but raise the same errors.
 
-    The transaction never waits for the network engine (OVN): it only adds a row for each change, and a background
-    thread writes the changes to the engine.
+    The transaction never waits for the network engine (OVN): the transaction only adds a row to a queue for each
+    change, and a background thread writes the changes to the engine.
     """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:
@@ -290,8 +290,8 @@ class NetworkStore:
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
         """Change the resource *id*, or create one if *id* is ``None``, in one transaction, and return it. *values*: the
-        fields to set. *parts*: the complete list of its dependent objects (such as the rules of a security group),
-        which replaces the present list. ``None``: do not change them; a new resource gets its default ones."""
+        fields to set. *parts*: the complete new list of the resource's dependent objects (such as the rules of a
+        security group). ``None``: do not change these objects; a new resource gets the default ones."""
         self._check_writer(context, "update" if id else "create")
 
         def act(connection: Connection) -> Document:
@@ -421,7 +421,7 @@ class NetworkStore:
 
     def _marked(self, context: Context, order: Order, marker: str | None) -> Sequence[Any] | None:
         """Return the sort key of the marker, the last row of the previous page: its values in the columns of *order*.
-        *marker*: its id; ``None``: return ``None``. Raises ``InvalidRequest``."""
+        *marker*: the id of this row; ``None``: there is none, so return ``None``. Raises ``InvalidRequest``."""
         if marker is None:
             return None
         with self.database.read() as connection:

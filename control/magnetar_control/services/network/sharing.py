@@ -58,9 +58,9 @@ Users = Callable[[str], Sequence[Select[Any]]]
 @dataclass(frozen=True)
 class Shareable:
     """A resource type that RBAC policies can share, such as network. *table*: its table. *users*: {action: function
-    from an object's id to SQL statements that select the projects which use this permission}. *columns*: {action: name
-    of the boolean column that states whether a policy with this action exists (``shared``: a policy for all projects)}.
-    """
+    from an object's id to SQL statements that select the projects which use the object by this action}. *columns*:
+    {action: name of the boolean column that states whether a policy with this action exists (``shared``: a policy for
+    all projects)}."""
 
     table: Table
     users: Mapping[str, Users]
@@ -145,8 +145,8 @@ def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
 
 def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]:
     """Return the SQL condition for rows of *table* that belong to *project* or that RBAC policies for *actions* share
-    with it. It is meant for lists: it makes the database look up the ids first, and read only the rows with these ids.
-    """
+    with it. Meant for lists: the condition makes the database look up the ids first, and read only the rows with these
+    ids."""
     own, policy = table.alias(), rbac_policies.c
     return table.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(select(policy.object_id).where(
         policy.action.in_(actions), policy.target_project.in_((project, ALL)))))
@@ -188,7 +188,8 @@ def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> 
 
 def apply_sharing_change(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
     """Share the object *row* with all projects, or stop sharing it, if *values* contain ``shared`` or ``external``.
-    *kind*: the object's type, a key of ``KINDS``. Raises ``Conflict`` while other projects use it."""
+    *kind*: the object's type, a key of ``KINDS``. Raises ``Conflict`` if sharing would stop while other projects use
+    the object."""
     for action, column in KINDS[kind].columns.items():
         if values.get(column):
             _share(connection, kind, row, action)
@@ -215,9 +216,9 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        excluded_policy: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object *row* by *action* and would no longer be allowed to, if its RBAC policies
-    *excluded_policy* (an SQL condition) were deleted and policies for the projects *plus* were added. Locks the object.
-    *kind*: the object's type, a key of ``KINDS``."""
+    """Return the projects that use the object *row* by *action* and would no longer be allowed to use it, if the
+    object's RBAC policies that match *excluded_policy* (an SQL condition) were deleted and policies for the projects
+    *plus* were added. Locks the object. *kind*: the object's type, a key of ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(

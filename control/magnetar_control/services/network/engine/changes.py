@@ -43,15 +43,15 @@ class Pending(NamedTuple):
 class ChangeLog:
     """The queue of changes that must be written to the network engine (OVN). Each row (a note) names a changed unit of
     the engine, such as a port. *database*: the API database. *enabled*: false without an engine: no notes are added.
-    *leads*: returns whether this process writes the changes to the engine; if so, other processes are not notified of
-    new notes."""
+    *leads*: returns whether it is this process that writes the changes to the engine; if so, other processes need not
+    be notified of new notes."""
 
     def __init__(self, database: Database, enabled: bool, leads: Callable[[], bool] = lambda: False) -> None:
         self.database, self.enabled, self.leads = database, enabled, leads
 
     def note(self, connection: Connection, *units: str) -> None:
         """Add notes to the queue, in the caller's transaction: *units* (keys such as ``port/UUID``) have changed and
-        must be written to the engine."""
+        must be written to the engine. Use ``changed`` instead if agents may need the changes, too."""
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
@@ -59,7 +59,7 @@ class ChangeLog:
 
     def changed(self, connection: Connection, *units: str) -> None:
         """Add notes to the queue, in the caller's transaction: a request has changed *units* (keys such as
-        ``port/UUID``). The engine needs these changes, and so do the hosts whose agents filter packets."""
+        ``port/UUID``). Unlike ``note``, also mark the changes for the hosts whose agents filter packets."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 

@@ -65,10 +65,10 @@ class LogicalFunction(NamedTuple):
 class LogicalPort:
     """The desired state of a port in the network engine (OVN). *addresses*: (subnet, address). *pairs*: the allowed
     address pairs: (MAC, address or network). *groups*: its security groups, used only with *secure* (port security).
-    *hosts*: where the port may be. *arriving*: the port is silent on the second host until its guest announces itself
-    there. *router*: the router that has this port as an interface. *dscp*: the DSCP mark of the packets that the port
-    sends. *names*: the port's names in the DNS of the network; a reverse query returns the last one. *parent*: the
-    parent port, if this is a subport of a trunk with the VLAN tag *vlan*.
+    *hosts*: where the port may be. *arriving*: the port is silent on the second of *hosts* until its guest announces
+    itself on this host. *router*: the router that has this port as an interface. *dscp*: the DSCP mark of the packets
+    that the port sends. *names*: the port's names in the DNS of the network; a reverse query returns the last one.
+    *parent*: the parent port, if this is a subport of a trunk with the VLAN tag *vlan*.
 
     Only on a SmartNIC: *card* is the serial number of the SmartNIC, whose chassis has the port. *hosts* is ``None``
     while the chassis is not known: the port stays where it is. *function*: the virtual function that the chassis plugs
@@ -135,8 +135,8 @@ class LogicalAddresses:
 class LogicalInterface:
     """The desired state of a router's interface in the network engine (OVN). *port_id*: its port. *networks*: its
     addresses with prefix lengths. *gateway*: whether the interface is the router's gateway to an external network.
-    *advertises*: the IPv6 address mode in its router advertisements, which also announce *mtu*; ``None``: it sends
-    none."""
+    *advertises*: the IPv6 address mode in the router advertisements of the interface, which also announce *mtu*;
+    ``None``: it sends no advertisements."""
 
     port_id: str
     mac: str
@@ -148,9 +148,9 @@ class LogicalInterface:
 
 @dataclass(frozen=True)
 class LogicalTranslation:
-    """The desired state of an address translation (NAT) in the network engine (OVN). *kind*: snat (packets from the
-    network *inside* leave with the source address *outside*) or floating (the fixed address *inside* of the port
-    *port_id* is reachable as *outside*; the port's host answers ARP requests for *outside* with *mac*)."""
+    """The desired state of an address translation (NAT) in the network engine (OVN). *kind*: snat or floating. snat:
+    packets from the network *inside* leave with the source address *outside*. floating: the fixed address *inside* of
+    the port *port_id* is reachable as *outside*, and the port's host answers ARP requests for *outside* with *mac*."""
 
     id: str
     kind: str
@@ -217,8 +217,8 @@ class EngineDifference(NamedTuple):
 
 
 class Incomplete(Exception):
-    """The error that an object cannot be written to the engine, because the engine lacks another object that it needs,
-    such as the network of a port. The caller must then write all objects."""
+    """The error that an object cannot be written to the engine, because the engine lacks another object that the first
+    one needs, such as the network of a port. The caller must then write all objects."""
 
 
 class NetworkEngine(Protocol):
@@ -247,8 +247,8 @@ class NetworkEngine(Protocol):
 
     def repair(self, desired: Wanted) -> int:
         """Make the engine's content match *desired*, in one transaction: create and change objects, and remove other
-        objects in its scope. Return the number of the change, for ``reached``. Raises ``Incomplete``. A port that
-        ``unplaced`` returns stays on its chassis."""
+        objects in the scope of *desired*. Return the number of the change, for ``reached``. Raises ``Incomplete``. A
+        port that ``unplaced`` returns stays on its chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
         """Return the keys (``port/UUID``) of those ports in *desired* that are on a SmartNIC whose chassis the engine
@@ -264,7 +264,7 @@ class NetworkEngine(Protocol):
 
     def reached(self, number: int, seconds: float) -> bool:
         """Wait at most *seconds* until all hosts have applied the change *number*, which ``repair`` has returned.
-        Return whether they have applied it."""
+        Return whether all of them have applied the change."""
 
     def chassis_of(self, card: str) -> str | None:
         """Return the name of the chassis (host in OVN) that is on the SmartNIC with the serial number *card*; ``None``

@@ -80,8 +80,8 @@ def read_desired_units(connection: Connection, scope: Iterable[str] | None = Non
                        engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
     """Read the desired content of the network engine (OVN) from the database. *scope*: keys such as ``port/UUID``; read
     only these objects, and the networks, groups and address groups that they need. ``None``: read all. *gateways*: the
-    hosts that may have the gateways of routers; empty: any host. *engine_has*: a function from the key of a network or
-    group to whether it exists in the engine; if so, it is read only if *scope* contains its key."""
+    hosts that may have the gateways of routers; empty: any host. *engine_has*: returns whether the network or group
+    with a given key exists in the engine; existing ones are read only if *scope* contains them."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -167,8 +167,8 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
 
 
 def _policy(port: RowMapping) -> str | None:
-    """Return the id of the QoS policy of a port or, if it has none, of its network. Return ``None`` if there is none,
-    or the port belongs to the cloud itself, such as a router's interface."""
+    """Return the id of the QoS policy of a port or, if it has none, of its network. Return ``None`` if neither has a
+    policy, or if the port belongs to the cloud itself, such as a router's interface."""
     if port["device_owner"].startswith(router_ports.OWN):
         return None
     policy_id: str | None = port["qos_policy_id"] or port["network_policy"]

@@ -169,7 +169,7 @@ class EngineWorker:
 
     def wait_until_applied(self, units: Collection[str]) -> None:
         """Wait until *units* (keys such as ``port/UUID``) are written to the engine, and then a few seconds until the
-        hosts have applied the change. Raises ``Unavailable`` if the engine does not have them in time."""
+        hosts have applied the change. Raises ``Unavailable`` if *units* are not written in time."""
         if units:
             with self.watch_writes() as write_watch:
                 self.follow(units, write_watch)

@@ -59,7 +59,7 @@ class OvnEngine:
     """The ``NetworkEngine`` that makes networks with OVN. *url*: of the northbound database, such as
     ``ssl:10.0.0.1:6641`` or ``unix:/path``; the servers of a cluster are separated by commas. *key*, *certificate*,
     *ca*: PEM files, for ssl. *patience*: seconds to wait for an answer. *south*: URL of the southbound database, from
-    which the engine finds the chassis of SmartNICs; ``None``: it finds none."""
+    which the engine finds the chassis of SmartNICs; ``None``: it finds no chassis of SmartNICs."""
 
     def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
                  patience: float = 20.0, south: str | None = None) -> None:
@@ -226,7 +226,8 @@ class _Idl(ovn_servers.DatabaseCopy):
 
 
 class _Api:
-    """The attributes that a transaction of ovsdbapp reads from its API object. *open_*: the connection."""
+    """A minimal substitute for the API object of ovsdbapp: it has only the attributes that transactions read. *open_*:
+    the connection."""
 
     def __init__(self, open_: connection.Connection) -> None:
         self.ovsdb_connection, self.idl = open_, open_.idl
@@ -266,8 +267,9 @@ def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
 
 
 def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
-    """Return *desired*, but the ports *cards* (by key) have the chassis of their SmartNICs as hosts. *chassis*: {serial
-    number of a SmartNIC: name of its chassis}; ``None``: not known yet, the ports stay on their present chassis."""
+    """Return a copy of *desired* in which the ports *cards* (by key) have the chassis of their SmartNICs as hosts.
+    *chassis*: {serial number of a SmartNIC: name of its chassis}; ``None``: not known yet, the ports stay on their
+    present chassis."""
     def hosts(card: str) -> tuple[str, ...] | None:
         if chassis is None:
             return None

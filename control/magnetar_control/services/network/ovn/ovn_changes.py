@@ -28,9 +28,9 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 @dataclass
 class NorthboundChanges:
     """The changes that turn the northbound database into the desired one. *make*, *drop*: rows to insert and delete.
-    *change*: (row, {column: new value}). *put*, *take*: (holder, row): add a reference to the row to the holder, or
-    remove it; a holder is a column of a row: (table, key of the row, column). *refer*: (row, column, key of the row
-    that the column will refer to). *found*: descriptions of the differences."""
+    *change*: (row, {column: new value}). *put*, *take*: references to add and to remove: (holder, row that the holder
+    refers to). A holder is a column of another row: (table, key of this row, column). *refer*: (row, column, key of the
+    row that the column will refer to). *found*: descriptions of the differences."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -168,9 +168,10 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _holder_exists(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether *holder*, a column (table, key of its row, column) that must refer to *row*, has a row in the
-        database or among the *new* rows. Return false for a port whose security group was deleted. Raises
-        ``Incomplete`` in all other cases, because the holder's row must be written before *row*."""
+        """Return whether the row of *holder* exists in the database or among the *new* rows. *holder*: the column that
+        must refer to *row*: (table, key of the column's row, column). If the row does not exist, return false for a
+        port whose security group was deleted; otherwise raise ``Incomplete``, because the row of *holder* must be
+        written before *row*."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:
@@ -211,8 +212,8 @@ class Northbound:
 
 def _read(row: Any, column: str) -> Any:
     """Return the value of a column as the database stores it: references as uuids, sets as sorted tuples. This reads
-    the IDL's internal data, because its public attributes are slow: they also look for uncommitted changes, and there
-    are none yet."""
+    the IDL's internal data, because the public attributes are slow: they also look for uncommitted changes, and at this
+    point there are none."""
     datum = row._data[column]  # noqa: SLF001 - as in _hold
     if datum.type.is_map():
         return {name.value: value.value for name, value in datum.values.items()}

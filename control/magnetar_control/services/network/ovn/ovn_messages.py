@@ -66,6 +66,6 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
 
 def register_message_parser() -> None:
-    """Make all connections of ``ovs`` use this parser. It also replaces the C parser of ``ovs``, if that is installed,
-    because the C parser counts bytes instead of characters."""
+    """Make all connections of ``ovs`` use ``MessageParser``, even if the C parser of ``ovs`` is installed: the C parser
+    counts bytes instead of characters."""
     ovs.json.PARSER, ovs.json.Parser = ovs.json.PARSER_PY, MessageParser

@@ -61,9 +61,9 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 @dataclass(frozen=True)
 class NorthRow:
     """A desired row of the northbound database. *unit*: the key of the network, port or other object that needs the
-    row. *key*: unique in the table. *columns*: their values; sets are sorted tuples. *refs*: for each column that
+    row. *key*: unique in the table. *columns*: {column: value}; sets are sorted tuples. *refs*: for each column that
     refers to another row (``REFERRED``): the key of that row, or ``None``. *inside*: (table, key, column) of each
-    column that must refer to this row. *kept*: the name of an option that an existing row keeps."""
+    column that must refer to this row. *kept*: the name of an option whose value in an existing row does not change."""
 
     unit: str
     table: str
@@ -181,9 +181,9 @@ def _server(subnet: LogicalSubnet) -> str:
 
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
-    """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). They include the default route as a
-    classless route, because clients that get such routes (option 121) ignore the router option (RFC 3442). The route to
-    the metadata service has no router: the service is on the link."""
+    """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). The default route is in the router option
+    and also among the classless routes (option 121), because clients that get classless routes ignore the router option
+    (RFC 3442). The route to the metadata service has no next hop: the service is on the link."""
     options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
                "mtu": str(network.mtu)}
     if subnet.gateway:
@@ -232,7 +232,7 @@ def _port(unit: LogicalPort) -> NorthRow:
 
 def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
     """Yield the QoS rows of a port (ovn-nb(5), QoS): its bandwidth limits and its DSCP mark. Rows for outgoing packets
-    act where the packets enter the switch, rows for incoming packets where they leave it."""
+    act where the packets enter the switch, rows for incoming packets where the packets leave the switch."""
     rows: list[tuple[str, str, dict[str, int], dict[str, int]]] = []
     for limit in unit.limits:
         burst = {"burst": limit.burst} if limit.burst else {}

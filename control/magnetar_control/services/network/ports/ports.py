@@ -121,8 +121,8 @@ def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None
 
 def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the objects in the network engine (OVN) that a change of the port *row* affects: ``port/ID``;
-    ``group/ID`` of its old and new security groups, if they change; ``router/ID`` of its floating IPs' routers, if it
-    may lose floating IPs. *changed*: the new values; ``None`` for a created or deleted port."""
+    ``group/ID`` of its old and new security groups, if they change; ``router/ID`` of the routers of its floating IPs,
+    if the port may lose floating IPs. *changed*: the new values; ``None`` for a created or deleted port."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
         unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]
@@ -366,7 +366,7 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
 
 def prepare_port_delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Check that the port *row* may be deleted, and release its floating IPs. Raises ``Conflict`` while a server has
-    the port. In this case the caller must detach it first (``interfaces.delete_port``)."""
+    the port: the caller must detach the port first (``interfaces.delete_port``)."""
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
@@ -376,7 +376,8 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
     """Return the SQL condition for the list filter ``fixed_ips``. *values*: texts of the form ip_address=…,
-    ip_address_substr=… or subnet_id=…; each of the given names must match."""
+    ip_address_substr=… or subnet_id=…; one address of the port must match all names that are given, and for each name
+    one of its values."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
     values_by_name: dict[str, list[str]] = {}

@@ -65,8 +65,8 @@ def create_qos_policy_row(connection: Connection, context: Context, values: Docu
 
 
 def prepare_qos_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the QoS policy *row*. Raises ``Conflict`` if it would no longer be shared while other
-    projects use it."""
+    """Check the new *values* of the QoS policy *row*. Raises ``Conflict`` if the policy would no longer be shared
+    although other projects use it."""
     row = find_resource_row(connection, context, POLICY, row["id"], lock=True)  # as it is now
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
@@ -84,8 +84,8 @@ def _check_default(connection: Connection, project: str, values: Document) -> No
 
 
 def default_qos_policy(connection: Connection, project: str) -> str | None:
-    """Return the id of the project's default QoS policy, which its new networks get; ``None`` if it has none. Locks the
-    policy."""
+    """Return the id of the default QoS policy, which new networks of the project get; ``None`` if the project has none.
+    Locks the policy."""
     return connection.execute(select(qos_policies.c.id).where(
         qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
 
@@ -105,8 +105,8 @@ def prepare_qos_policy_delete(connection: Connection, context: Context, row: Row
 def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
                      current_policy: str | None = None) -> None:
     """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*, and lock this policy.
-    *current_policy*: the id of its present policy. Raises ``Forbidden`` if the caller cannot see the present policy,
-    because only the operator may remove it; ``InvalidField``, ``NotFound``."""
+    *current_policy*: the id of the present policy of the network or port. Raises ``Forbidden`` if the caller cannot see
+    the present policy, because only the operator may remove it; ``InvalidField``, ``NotFound``."""
     if "qos_policy_id" not in values or values["qos_policy_id"] == current_policy:
         return
     if current_policy is not None and connection.execute(select(qos_policies.c.id).where(

@@ -75,8 +75,8 @@ def _seen_by(project: Any) -> ColumnElement[bool]:
 
 
 def networks_visible_to(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for the networks that *context* may see: networks that its servers may use, and external
-    networks, which its routers may use."""
+    """Return the SQL condition for the networks that *context* may see: networks that the caller's servers may use, and
+    external networks, which the caller's routers may use."""
     return true() if context.is_admin else _seen_by(context.project_id or "")
 
 
@@ -124,8 +124,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
     with all projects. Return ({uuid: this network}, [request for this network]).
 
     If there is none, return no network and no request, so that the server gets no NIC, as in Nova. *automatic* ("auto"
-    was requested): raise ``InvalidRequest`` in this case. Raise ``Conflict`` if there are several, or if the project
-    can only use networks that other projects share with it: then the request must name one.
+    was requested): raise ``InvalidRequest`` in this case. Raise ``Conflict`` if there are several such networks, or if
+    the project can only use networks that other projects share with it: then the request must name a network.
     """
     network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(network_rows) > 1:
@@ -157,9 +157,9 @@ def _marked(nic: Document, network: Row[Any]) -> PortRequest:
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requests *plain* for existing ports. Add to each the port's network and the resources that the port
-    needs on the host. Return {uuid: network} of the ports. Raises ``InvalidRequest``, and ``Conflict`` for a port in
-    use."""
+    """Check the requests *plain* for NICs with existing ports. Add to each request the port's network and the resources
+    that the port needs on the host. Return {uuid of the network: network} for all ports. Raises ``InvalidRequest``, and
+    ``Conflict`` for a port in use."""
     if not plain:
         return {}
     ids = [nic["port_id"] for nic in plain]
@@ -189,8 +189,8 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
 
 
 def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the networks and fixed addresses in the requests *plain* for new ports. Return {uuid: network}. Raises
-    ``InvalidRequest``, ``Forbidden``."""
+    """Check the networks and fixed addresses in the requests *plain* for NICs with new ports. Return {uuid of the
+    network: network}. Raises ``InvalidRequest``, ``Forbidden``."""
     ids = {nic["network_id"] for nic in plain}
     if not ids:
         return {}

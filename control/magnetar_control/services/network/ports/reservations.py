@@ -43,7 +43,7 @@ def bandwidth_network(type: str, physical: str | None) -> str:
 
 def network_affinity(row: Any) -> str:
     """Return the name that hosts use for the network *row* in their NUMA affinity reports (see ``bandwidth_network``),
-    so that a server with a NIC on it gets NUMA cells close to this network. Empty for a network that exists only within
+    so that a server with a NIC on this network gets NUMA cells close to it. Empty for a network that exists only within
     one host."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
@@ -64,7 +64,7 @@ def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bo
 def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | None) -> dict[str, int]:
     """Return the bandwidth that a port requests from its host: {name of the host's resource
     (``bandwidth.bandwidth_resource``): kbit/s}. *minima*: the port's minimum bandwidths, {direction: kbit/s}. *type*,
-    *physical*: of its network, as in ``bandwidth_network``."""
+    *physical*: the type and the physical network of the port's network, as in ``bandwidth_network``."""
     return {bandwidth.bandwidth_resource(way, bandwidth_network(type, physical)): n for way,
             n in sorted(minima.items())}
 
@@ -135,8 +135,8 @@ def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document)
 
 
 def check_promises(connection: Connection, policy_id: str) -> None:
-    """Raise ``Conflict`` while servers have ports with this QoS policy, because the minimum bandwidth that they have
-    claimed on hosts must not change. The caller has locked the policy."""
+    """Raise ``Conflict`` while servers have ports with this QoS policy, because the minimum bandwidth that the servers
+    have claimed on hosts must not change. The caller has locked the policy."""
     _check_unused(connection, POLICY.is_not_distinct_from(policy_id), f"What QoS policy {policy_id} promises")
 
 

@@ -119,8 +119,8 @@ def check_in_none(connection: Connection, port_id: str) -> None:
 
 
 def create_trunk_row(connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a trunk with its subports. If the parent port was created with a server, change it so
-    that it is not deleted with the server, because the trunk needs it."""
+    """Check *values* and insert a trunk with its subports. If the parent port was created with a server, change the
+    port so that it is not deleted with the server, because the trunk needs the port."""
     new_subports = values["sub_ports"]
     _check_once(new_subports)
     locked_ports = _locked(connection, context, {values["port_id"], *(subport["port_id"] for subport in new_subports)})
@@ -279,8 +279,8 @@ class TrunkStore(NetworkStore):
 
     def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping,
                          parts: Sequence[Document]) -> None:
-        """Replace the subports of the trunk *row* by *parts*, if the trunk is enabled. ``put`` calls this before it
-        changes the trunk's values, since these may disable the trunk, and then its subports cannot change."""
+        """If the trunk *row* is enabled, replace its subports by *parts*. ``put`` calls this before it changes the
+        trunk's other values, because these may disable the trunk, and subports of a disabled trunk cannot change."""
         if row["admin_state_up"]:
             self.set_parts(connection, context, row, parts)
 

@@ -48,7 +48,7 @@ def is_plugged_in(wish: Mapping[str, Any]) -> bool:
 
 def smartnic_device(row: Mapping[Any, Any]) -> Document:
     """Return the data of a SmartNIC's virtual function that OVN needs to plug in the port (the column ``device``,
-    reported by the host). Empty for other ports, and before the host has reported it."""
+    reported by the host). Empty for other ports, and as long as the host has not reported the data."""
     device: Document = row["device"]
     return device if row["vnic_type"] == REMOTE else {}
 

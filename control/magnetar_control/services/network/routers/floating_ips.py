@@ -68,8 +68,9 @@ def create_floating_ip_row(connection: Connection, context: Context, values: Doc
 
 
 def prepare_floating_ip_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the floating IP *row*. If they associate it with another port, or with none, add the
-    columns of the new target. Raises ``Conflict`` if it has port forwardings."""
+    """Check the new *values* of the floating IP *row*. If *values* associate the floating IP with another port or with
+    none, add the columns of the new target to them. Raises ``Conflict`` if the floating IP has port forwardings and
+    *values* associate it with a port."""
     # no port forwarding is added meanwhile
     row = find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
     values.pop("router_id", None)  # follows from the port
@@ -84,9 +85,9 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the target of a floating IP, as ``leads_to`` does with the same arguments. Raises ``InvalidRequest``, as
-    Neutron does, if a port forwarding of another floating IP leads to the same port and fixed address: replies to
-    forwarded packets would get the associated floating IP as their source address."""
+    """Return what ``leads_to`` returns: the columns of the new target of a floating IP. Raises ``InvalidRequest``, as
+    Neutron does, if a port forwarding of another floating IP leads to the same port and fixed address: the replies to
+    forwarded packets would get the associated floating IP as their source address, which is wrong."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
             forwardings.c.internal_port_id == target["port_id"],
@@ -98,9 +99,9 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of the target of a floating IP: {port_id, fixed_ip_address, router_id (the router between
-    them)}. All are ``None`` if the floating IP becomes disassociated. *row*: the floating IP. *wish*: the requested
-    port_id and fixed_ip_address. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+    """Return the columns of the target of a floating IP: {port_id, fixed_ip_address, router_id (the router between the
+    external network and the port)}. All are ``None`` if the floating IP becomes disassociated. *row*: the floating IP.
+    *wish*: the requested port_id and fixed_ip_address. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",

@@ -68,8 +68,8 @@ def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> N
 
 
 def create_cloud_port(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
-    """Create an internal port of the cloud, such as a router's interface, and return its id. *owner*, *device_id*: its
-    ``device_owner`` and ``device_id``."""
+    """Create an internal port of the cloud, such as a router's interface, and return its id. *owner*, *device_id*: the
+    ``device_owner`` and ``device_id`` of the port."""
     id = str(uuid.uuid4())
     ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
                   device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=utc_now())

@@ -170,7 +170,7 @@ def prepare_router_delete(connection: Connection, context: Context, row: RowMapp
 
 def add_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
     """Add an interface to the router *id*. *wish*: {subnet_id}: create a port with the gateway address of this subnet;
-    or {port_id}: use this port. Return the answer as Neutron's API has it."""
+    or {port_id}: use this port. Return the response body in Neutron's format."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
@@ -236,8 +236,8 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
 
 
 def remove_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Remove an interface from the router *id*. *wish*: {subnet_id} or {port_id} of the interface. Return the answer as
-    Neutron's API has it."""
+    """Remove an interface from the router *id*. *wish*: {subnet_id} or {port_id} of the interface. Return the response
+    body in Neutron's format."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     port_rows = router_ports.ports_of_routers(connection, [id])
     mine = [port_row for port_row in port_rows if port_row["device_owner"] == INTERFACE
@@ -271,7 +271,7 @@ class RouterStore(NetworkStore):
 
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
         """Add an interface to the router *id* if *put* is true, otherwise remove it. *wish*: {subnet_id} or {port_id}.
-        Return the answer as Neutron's API has it."""
+        Return the response body in Neutron's format."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
 
         def act(connection: Connection) -> Document:
@@ -304,8 +304,8 @@ class RouterStore(NetworkStore):
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[str] | None,
             dry: bool = False) -> Document:
         """Change the router *id*, or create one if *id* is ``None``, in one transaction, and return it. *values*: the
-        fields to set. *parts*: the ids of all subnets that it will have interfaces in. ``None``: do not change the
-        interfaces."""
+        fields to set. *parts*: the ids of all subnets that the router will have interfaces in. ``None``: do not change
+        the interfaces."""
         self._check_writer(context, "update" if id else "create")
         own_values = {name: value for name, value in values.items() if name != "routes"}
         routes = values.get("routes")

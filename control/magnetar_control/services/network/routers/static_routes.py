@@ -87,7 +87,7 @@ class RouteStation:
         """Return the static routes that the router uses for packets to *prefix*: the most specific matching ones
         (several with the same destination are possible).
 
-        Return none if no route matches, or if a connected subnet matches at least as specifically.
+        Empty if no route matches, or if a connected subnet matches at least as specifically.
         """
         fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # each contains the next
         size = min((hop.to.size for hop in fitting), default=-1)
@@ -166,9 +166,9 @@ def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
 
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
           ranges: Sequence[AddressRange]) -> list[RouteStation]:
-    """Search the next routers on the way of packets to *ranges*. *level*: the routers that the last step has found. Add
-    the routers at the next hops of their routes to *stations* (by id), and return the added routers that have static
-    routes."""
+    """Do one step of the search for routers that packets to *ranges* can reach. *level*: the routers that the previous
+    step has returned. Find the routers that are the next hops of the static routes of *level*, and add them to
+    *stations* (by id). Return the added routers that have static routes themselves."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
@@ -202,7 +202,7 @@ def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: Addres
     """Return the routing loop of packets to *prefix* that have reached the router *at*, as a list of (router, route
     that it uses); empty if there is none. *path*: the routers and routes that the packets have passed. *stations*: the
     known routers, by id. *new_address*: find only a loop through this next hop; empty: any loop. *ended*: ids of
-    routers that are known to lead into no loop; the function adds to it."""
+    routers that are known to lead into no loop; this function adds further ones."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         visited = [station.id for station, _hop in way]
@@ -227,10 +227,10 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
     """Return whether the *loop* of packets from *start* to *prefix* is harmless, because it results from a summary
-    route. This is so if all routes of the loop are wider than *prefix*: for example, a hub routes a whole range to a
-    spoke, the spoke has a default route back, and does not have the subnet *prefix* any more. It is also so if the
-    loop's routes have different destinations, and one is the default route, or packets to a smaller range (one of
-    *known_ranges*) get into no loop. *stations*: the known routers, by id."""
+    route. There are two such cases. First, all routes of the loop are wider than *prefix*: for example, a hub routes a
+    whole range to a spoke, the spoke has a default route back, and does not have the subnet *prefix* any more. Second,
+    the routes of the loop have different destinations, and one of these is the default route, or packets to a part of
+    *prefix* (one of *known_ranges*) get into no loop. *stations*: the known routers, by id."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True

@@ -64,7 +64,7 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the objects in the network engine (OVN) that a change of the address group *row* affects:
-    ``addresses/ID`` if it was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
+    ``addresses/ID`` if the group was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
     values)."""
     return [f"addresses/{row['id']}"] if changed is None else []
 

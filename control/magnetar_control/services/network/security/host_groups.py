@@ -57,7 +57,8 @@ _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "f
 
 class DuePort(NamedTuple):
     """A server's port whose list of security groups must be sent to its host. *groups*: the sorted ids of the groups;
-    ``None``: port security is off. *in_row*: the same ids in the order of the port's row."""
+    ``None``: port security is off. *in_row*: the ids exactly as the port's row has them, to detect a change of the row.
+    """
 
     id: str
     server: str
@@ -112,7 +113,7 @@ def forget_host_groups(connection: Connection, host: str) -> None:
 
 class HostSecurityGroups:
     """The table of security groups that hosts have (their agents store them and filter packets by them). Conductors use
-    it to send changed groups to the hosts. *database*: the API database."""
+    the table to send changed groups to the hosts. *database*: the API database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -165,8 +166,8 @@ class HostSecurityGroups:
 
     def gone(self, host: str, id: str) -> None:
         """Record that *host* no longer has the security group *id*: delete the row. Exception: the row of a project's
-        group ``default`` remains, because this group always has the same uuid and may be created again. If the group
-        does not exist now, mark its row as sent."""
+        group ``default`` remains, because this group may be created again, and then has the same uuid. While this group
+        does not exist, its row is marked as sent."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:
@@ -219,7 +220,7 @@ class HostSecurityGroups:
 
 def _rules(row: RowMapping) -> list[Document]:
     """Convert the security group rule *row* to rules in the form that agents need: one for each network of its remote
-    address group, or a single rule if it has none."""
+    address group, or a single rule if *row* has no such group."""
     protocol = row["protocol"]
     rule = {"direction": row["direction"], "ethertype": row["ethertype"],
             "protocol": None if protocol is None else NUMBERS[protocol] if protocol in NUMBERS else int(protocol),

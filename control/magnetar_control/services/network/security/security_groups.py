@@ -56,7 +56,7 @@ _ADDRESSED = select(addresses.c.port_id).where(addresses.c.port_id == bindparam(
 
 
 def default_id(project_id: str | None) -> str:
-    """Return the uuid of a project's security group ``default``. It is derived from the project's id, so that
+    """Return the uuid of a project's security group ``default``. The uuid is derived from the project's id, so that
     concurrent requests cannot create two such groups."""
     return str(uuid.uuid5(NAMESPACE, project_id or ""))
 
@@ -81,8 +81,8 @@ def _insert_default_rules(connection: Connection, group: Document, rules: Sequen
 
 def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
     """Return the uuids of the project's security groups with these *names* (or uuids). *make*: if the group ``default``
-    is named and missing, create it; false: only return the uuid that it will get. Raises ``InvalidRequest`` for another
-    missing group, ``Conflict`` when several groups have the same name."""
+    is named and missing, create it; false: only return the uuid that this group will get. Raises ``InvalidRequest`` for
+    another missing group, ``Conflict`` when several groups have the same name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     group_ids = []
     for name in dict.fromkeys(names):
@@ -126,8 +126,8 @@ def server_security_groups(connection: Connection, server_id: str) -> list[Docum
 
 
 def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """Add the security group *name* (or uuid) to all ports of a server if *add* is true, otherwise remove it from them.
-    Return the keys of the changed objects in the network engine (OVN), such as ``port/ID``."""
+    """Add the security group *name* (or uuid) to all ports of a server if *add* is true, otherwise remove the group
+    from them. Return the keys of the changed objects in the network engine (OVN), such as ``port/ID``."""
     (id,) = find_group_ids(connection, project, [name], make=True)
     port_rows = connection.execute(_PORTS, {"server": server_id}).all()
     if not port_rows:
@@ -153,9 +153,9 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
 
 
 def create_security_group_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a security group. ``rules`` in *values*: the default rules that it gets. *has_engine*:
-    whether there is a network engine (OVN); without it all groups must be stateful. Raises ``Conflict`` for the name
-    ``default``."""
+    """Check *values* and insert a security group. ``rules`` in *values*: the default rules that the new group gets.
+    *has_engine*: whether there is a network engine (OVN); without it all groups must be stateful. Raises ``Conflict``
+    for the name ``default``."""
     _check_stateful(has_engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
@@ -192,9 +192,9 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the objects in the network engine (OVN) that a change of the security group *row* affects. If
-    it was created or is deleted (*changed* is ``None``): ``group/ID`` of the group itself, of groups with rules that
-    refer to it, and of the project's group ``default``, which may have been created too. Otherwise (*changed*: the new
-    values): ``group/ID`` if ``stateful`` changes."""
+    the group was created or is deleted (*changed* is ``None``): ``group/ID`` of the group itself, of groups with rules
+    that refer to it, and of the project's group ``default``, which may have been created too. Otherwise (*changed*: the
+    new values): ``group/ID`` if ``stateful`` changes."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c

@@ -38,7 +38,7 @@ def create_address_scope_row(connection: Connection, context: Context, values: D
 
 def prepare_address_scope_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Share the address scope *row* with all projects, or stop sharing it, if *values* contain ``shared``. Raises
-    ``Conflict`` if it would no longer be shared while other projects have subnet pools in it."""
+    ``Conflict`` if the scope would no longer be shared although other projects have subnet pools in it."""
     sharing.apply_sharing_change(connection, "address_scope", row, values)
 
 

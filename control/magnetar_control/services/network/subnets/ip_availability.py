@@ -26,10 +26,10 @@ _OF_VERSION = ip_version_filter(subnets.c.cidr.contains(":"))
 
 def network_ip_availability(database: Database, page: Page) -> Documents:
     """Return Neutron's network_ip_availability: a document for each network on the requested *page* of the list, sorted
-    by uuid. ``total_ips``: the number of addresses in the allocation pools of its subnets. ``used_ips``: the number of
-    addresses that ports have, even outside the pools (such as a router's). With the filter ``ip_version``, only subnets
-    of this version count, and only networks with such a subnet are returned. Raises ``InvalidRequest`` for an unknown
-    filter or marker."""
+    by uuid. ``total_ips``: the number of addresses in the allocation pools of the network's subnets. ``used_ips``: the
+    number of addresses that ports have, even outside the pools (such as a router's). With the filter ``ip_version``,
+    only subnets of this version count, and only networks with such a subnet are returned. Raises ``InvalidRequest`` for
+    an unknown filter or marker."""
     filters = dict(page.filters)
     counted = _OF_VERSION(filters.pop("ip_version")) if "ip_version" in filters else true()
     if unknown := [name for name in filters if name not in FILTERS]:

@@ -69,8 +69,8 @@ def create_subnet_pool_row(connection: Connection, context: Context, values: Doc
 
 def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
     """Create the default IPv4 subnet pool of a new cloud with the addresses *net*, for the auto-allocated first
-    networks of projects. It is created only once, so administrators may delete it. It limits how many addresses one
-    project gets."""
+    networks of projects. The pool is created only once, so it stays deleted if administrators delete it. It limits how
+    many addresses one project gets."""
     length = max(FIRST, net.prefixlen)
     if default_subnet_pool(connection, 4, true()) is None and insert_if_absent(
         connection, beginnings, name="subnet_pool", created_at=utc_now()):
@@ -82,8 +82,8 @@ def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
 
 def prepare_subnet_pool_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check the new *values* of the subnet pool *row*, and merge adjacent prefixes in them. Prefixes can only be added,
-    because the present ones may have subnets. If the pool gets another address scope, or new prefixes in its scope, it
-    is checked against the scope."""
+    not removed, because subnets may be allocated from the present ones. If the pool gets another address scope, or new
+    prefixes, check that it may be in its scope."""
     row = find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
@@ -101,8 +101,8 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
 
 
 def _with_more(row: RowMapping, values: Document) -> list[str]:
-    """Return the prefixes in *values* merged, as new prefixes of the pool *row*. Raises ``InvalidRequest`` if they do
-    not contain all present prefixes of the pool."""
+    """Return the prefixes in *values* merged, as new prefixes of the pool *row*. Raises ``InvalidRequest`` if the new
+    prefixes do not contain all present prefixes of the pool."""
     nets = join_prefixes(values["prefixes"])
     removed_nets = [net for net in map(ip_network, row["prefixes"]) if not _inside(net, nets)]
     if removed_nets:
@@ -236,7 +236,8 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
 
 def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> None:
     """Raise ``InvalidRequest`` if the address scope of *pool* cannot change, because a network has subnets from this
-    pool and from others: all its pools must be in one scope. The error names the network if the caller may see it."""
+    pool and from other pools: all pools of a network must be in one scope. The error names the network if the caller
+    may see it."""
     advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
     shared = select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
@@ -255,8 +256,8 @@ def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> 
 def _allocate_prefix(connection: Connection, pool: RowMapping, project: str, cidr: str | None,
                      length: int | None) -> AnyNetwork:
     """Return the prefix for a new subnet of *project*: *cidr*, or a free one of *length* bits (``None``: the pool's
-    default length). The caller has locked the *pool*. Raises ``InvalidRequest`` or ``Conflict`` if it is not possible.
-    """
+    default length). The caller has locked the *pool*. Raises ``InvalidRequest`` if the pool does not allow the length,
+    and ``Conflict`` if the prefix is not free or exceeds the quota."""
     bits = ip_network(cidr).prefixlen if cidr else pool["default_prefixlen"] if length is None else length
     for name, words, wrong in (("min_prefixlen", "minimum", bits < pool["min_prefixlen"]),
                                ("max_prefixlen", "maximum", bits > pool["max_prefixlen"])):

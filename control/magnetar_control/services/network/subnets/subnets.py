@@ -62,8 +62,8 @@ def _listed_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Network) -> None:
-    """Raise ``InvalidField`` if *net* cannot be a subnet: servers cannot have such addresses, or the caller is no admin
-    and *net* is not inside one of *ranges*."""
+    """Raise ``InvalidField`` if *net* cannot be a subnet: servers cannot have addresses of *net*, or the caller is no
+    admin and *net* is not inside one of *ranges*."""
     core_addresses.check_special_networks(net)
     if not context.is_admin and not any(net.subnet_of(pool) for pool in ranges):
         raise InvalidField("cidr", f"must lie in {', '.join(map(str, ranges))} (setting network_pools): hosts route to "
@@ -170,8 +170,8 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
-    """Raise an error if *net* overlaps with another subnet of *network*. If agents create *network*, it must not
-    overlap with other agent-created networks either. Locks all networks, so that concurrent callers wait."""
+    """Raise an error if *net* overlaps with another subnet of *network*. If agents create *network*, *net* must not
+    overlap with subnets of other agent-created networks either. Locks all networks, so that concurrent callers wait."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
@@ -241,7 +241,7 @@ def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document])
 
 def prepare_subnet_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check the new *values* of the subnet *row*. Raises ``InvalidField``, ``Conflict``. In an agent-created network
-    ``enable_dhcp`` cannot change, because hosts may already have the network."""
+    ``enable_dhcp`` cannot change, because hosts may already have created the network with the old value."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = ip_network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
@@ -258,7 +258,7 @@ def prepare_subnet_update(connection: Connection, context: Context, row: RowMapp
 
 def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Delete the addresses in the subnet *row*, which will be deleted. Raises ``Conflict`` while a router has an
-    address in it, or a port has an address that is not derived from its MAC."""
+    address in the subnet, or a port has an address there that is not derived from the port's MAC."""
     query = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
         addresses.c.subnet_id == row["id"])
     if ipam.by_itself(row):  # derived addresses go with it, except a router's
