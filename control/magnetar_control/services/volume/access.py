@@ -20,9 +20,9 @@ INCOMPLETE = ("creating", "downloading", "error")
 
 
 class VolumeAccess(NamedTuple):
-    """The hosts that can reach a volume. *host*: the volume's host. *hosts*: this host, and all hosts that now reach
-    the volume's shared pool. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported
-    that it does not reach the pool now."""
+    """The hosts that can reach a volume. *host*: the volume's host. *hosts*: *host*, and all hosts that now reach the
+    volume's shared pool. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported that
+    it does not reach the pool now."""
 
     host: str
     hosts: frozenset[str]
@@ -64,9 +64,9 @@ def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[st
 
 
 def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, str | None]:
-    """Return {uuid of the volume: uuid of its pool, or ``None`` if not known} for the volume *rows*. A complete volume
-    without a stored pool uuid was created before its host reported the pool: it gets the pool that the host now reports
-    under the same name."""
+    """Return {uuid of the volume: uuid of its pool, or ``None`` if not known} for the volume *rows*. A volume can lack
+    a stored pool uuid, because it was created before its host reported the pool: then return the uuid of the pool that
+    the host now reports under the same name."""
     ids: dict[str, str | None] = {row["id"]: row["pool_id"] for row in rows}
     names = {row["id"]: (row["host"], row["pool"] or row["volume_type"]) for row in rows
              if row["pool_id"] is None and row["status"] not in INCOMPLETE}
@@ -96,9 +96,9 @@ def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping
     """Return the hosts where a server with the volumes of *attachments* can be built again; ``None`` for any host.
     *access*: {volume id: how hosts reach it}. *source*: the host that the server leaves. *is_up*: whether a host is up.
 
-    A host must reach the root volume, the volumes that the server's host opens directly, the volumes on *source*, and,
-    if several hosts reach them, volumes on other hosts that are down. Other volumes are reached through their own
-    hosts. A missing volume is ignored; if it is the root volume, the result is empty.
+    A returned host must reach the root volume, the volumes that the server's host opens directly, and the volumes on
+    *source*. It must also reach volumes whose own host is down, if several hosts can reach them. All other volumes are
+    reached through their own hosts. A missing volume is ignored; if it is the root volume, the result is empty.
     """
     hosts: frozenset[str] | None = None
     for attachment in attachments:

@@ -25,8 +25,8 @@ from .volumes import begin_delete, follow_attachments
 
 def extend_volume(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
                   quota: Quotas) -> None:
-    """Queue the extension of the volume *row* to *new_size* GiB. *in_use*: allow it while servers have the volume (as
-    since Cinder 3.42). Raises ``InvalidRequest``, and the error of *quota* if it is exceeded."""
+    """Queue the extension of the volume *row* to *new_size* GiB. *in_use*: allow the extension while servers have the
+    volume (as Cinder does since 3.42). Raises ``InvalidRequest``, and the quota error if *quota* is exceeded."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
@@ -42,9 +42,9 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
                    as_object: bool = False, **_of_image: object) -> None:
     """Queue a task that overwrites the volume *row* with the image *image_id*. *image_metadata*: the volume's new image
-    metadata. *reimage_reserved*: allow it for a reserved volume. *request*: an id; a repeated call with the same id
-    does nothing. *as_object*: whether to store the metadata as a JSON object, which processes of release 0.1.0 cannot
-    read; otherwise as text."""
+    metadata. *reimage_reserved*: allow the task for a reserved volume. *request*: an id; a repeated call with the same
+    id does nothing. *as_object*: whether to store the metadata as a JSON object, which processes of release 0.1.0
+    cannot read; otherwise as text."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
@@ -71,8 +71,8 @@ def reset_status(connection: Connection, context: Context, row: RowMapping, *, s
                  attach_status: str | None = None, migration_status: str | None = None) -> None:
     """Set the status of the volume *row*, after an admin has checked the volume. A *status* other than creating or
     deleting also cancels the running task. *attach_status*: "detached" deletes all attachments; "attached" raises
-    ``InvalidRequest`` if there are none. *migration_status*: "none" resets it. If the volume migrates, *status* and
-    *migration_status* cancel the migration, which the worker then undoes."""
+    ``InvalidRequest`` if there are none. *migration_status*: "none" clears this column. If the volume migrates,
+    *status* and *migration_status* cancel the migration, which the worker then undoes."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
@@ -113,7 +113,7 @@ def attach_volume(connection: Connection, context: Context, row: RowMapping, *, 
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
     """Attach the volume *row* to the server *instance_uuid*, using an existing reservation or a new one (Cinder's
     os-attach, for clients that do not use the attachments API of Cinder 3.27). *mode*: rw or ro. *host_name*: the
-    server's host. *mountpoint*: the device on it."""
+    server's host. *mountpoint*: the name of the device in the server."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]
     set_columns(connection, held, id, server_id=instance_uuid, mode=mode)
@@ -164,7 +164,7 @@ def terminate_connection(connection: Connection, context: Context, row: RowMappi
 
 
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
-    """Return {"metadata": image metadata of the volume *row*}, which it got from the image that it was created from."""
+    """Return {"metadata": image metadata of the volume *row*}, copied from the image when the volume was created."""
     return {"metadata": row["image_metadata"]}
 
 

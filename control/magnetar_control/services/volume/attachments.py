@@ -28,8 +28,8 @@ MOST = 256
 
 
 def id_of_new(server_id: str, volume_id: str) -> str:
-    """Return the uuid for the attachment of a volume to a new server. It is derived from the ids of both, so that the
-    API and a conductor calculate the same uuid."""
+    """Return the uuid for the attachment of a volume to a new server. The uuid is derived from the ids of volume and
+    server, so that the API and a conductor calculate the same uuid."""
     return str(uuid.uuid5(uuid.UUID(server_id), f"attachment {volume_id}"))
 
 
@@ -150,9 +150,9 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
 
 
 def check_free(context: Context, used: Used, rows: Iterable[RowMapping]) -> None:
-    """Raise ``Conflict`` if a server still uses one of the attachments *rows*, because its host would have access to
-    the volume after another server gets it (CVE-2023-2088). *used*: a function that returns whether a server uses an
-    attachment. Requests of services, such as Nova, are not checked."""
+    """Raise ``Conflict`` if a server still uses one of the attachments *rows*, because this server's host would keep
+    its access to the volume after another server gets the volume (CVE-2023-2088). *used*: a function that returns
+    whether a server uses an attachment. Requests of services, such as Nova, are not checked."""
     for row in () if context.is_service else rows:
         if row["server_id"] and used(row["server_id"], row["id"]):
             raise Conflict(f"Detach volume from instance {row['server_id']} using the Compute API")

@@ -45,8 +45,8 @@ def create_backup(worker: Worker, row: Row) -> Document:
 
 
 def _keep_key(worker: Worker, row: Row) -> None:
-    """Copy the encryption key of the volume for its backup *row*, because the backup may exist longer than the volume.
-    Do nothing for an unencrypted volume. Raises ``Conflict`` without a key manager."""
+    """Copy the encryption key of the volume, as the key of its backup *row*, because the backup may exist longer than
+    the volume. Do nothing for an unencrypted volume. Raises ``Conflict`` without a key manager."""
     with worker.database.read() as connection:
         volume_key = connection.execute(select(volumes.c.encryption_key_id).where(
             volumes.c.id == row["volume_id"])).scalar()
@@ -58,8 +58,8 @@ def _keep_key(worker: Worker, row: Row) -> None:
 
 
 def stored_backup_key(keys: KeyManager | None, id: str) -> str | None:
-    """Return the encryption key of the backup *id* from the key manager *keys*; ``None`` if it has none, because the
-    backup is not encrypted."""
+    """Return the encryption key of the backup *id* from the key manager *keys*; ``None`` if the backup is not
+    encrypted."""
     try:
         return None if keys is None else keys.key(Context("", "", frozenset(("admin",))), key_id(id))
     except NotFound:
@@ -90,8 +90,9 @@ def import_backup(worker: Worker, row: Row) -> Document:
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
-    """Yield hosts that may have the files of the backup *row*: for each backup directory one host that is up, the
-    directory of the backup first; then the hosts that are up and have not reported their pools."""
+    """Yield hosts that may have the files of the backup *row*: for each backup directory, one host that reaches it and
+    is up, beginning with the directory that the backup names; then the hosts that are up and have not reported their
+    pools."""
     up = {host["name"] for host in worker.reach.hosts() if host["up"]}
     pools = list(worker.reach.pools())
     targets: dict[str, str] = {}
@@ -107,8 +108,9 @@ def _targets(pools: list[PoolOnHost]) -> list[PoolOnHost]:
 
 
 def delete_backup(worker: Worker, row: Row) -> None:
-    """Execute the task "delete" of the backup *row*: the agent of its host removes the files. If this host was removed
-    from the cloud, another host that reaches the backup directory removes them; if there is none, the files remain."""
+    """Execute the task "delete" of the backup *row*: the agent of the backup's host removes the files. If this host was
+    removed from the cloud, another host that reaches the backup directory removes them; if there is none, the files
+    remain."""
     host = row["host"]
     if host and all(known["name"] != host for known in worker.reach.hosts()):
         host = next((pool.host for pool in _targets(list(worker.reach.pools())) if pool.id == row["target_id"]), None)

@@ -68,8 +68,8 @@ def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Docu
 @dataclass(frozen=True)
 class NewVolumes:
     """The dependencies for restoring a backup to a new volume. *columns*: a function (caller, id, size, fields) that
-    returns the columns of the new volume, and its type. *quota*: the volume quotas. *pools*: a function that returns
-    the pools which hosts have reported. *zone*: the availability zone of volumes. *keys*: the key manager of encrypted
+    returns (columns of the new volume, volume type). *quota*: the volume quotas. *pools*: a function that returns the
+    pools which hosts have reported. *zone*: the availability zone of volumes. *keys*: the key manager of encrypted
     volumes."""
 
     columns: Callable[[Context, str, int, Document], tuple[Document, VolumeType | None]]
@@ -91,8 +91,8 @@ class BackupStore(NamedStore):
     def create(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
                force: bool = False, **fields: Any) -> Document:
         """Queue the backup of a volume, or of its snapshot *snapshot_id*, and return the backup. *incremental*: store
-        only the changes since the volume's latest backup. *force*: allow it while the volume is in use. *fields*: name,
-        description, container, metadata. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
+        only the changes since the volume's latest backup. *force*: allow the backup while the volume is in use.
+        *fields*: name, description, container, metadata. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
         check_volume_writer(context)
         id, pools = str(uuid.uuid4()), self.new.pools()
         with self.database.write() as connection:
@@ -192,8 +192,8 @@ class BackupStore(NamedStore):
         return values
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Queue the deletion of a backup without dependent (incremental) backups. *force*: allow it in any status, for
-        admins. Raises ``NotFound``, ``InvalidRequest``."""
+        """Queue the deletion of a backup without dependent (incremental) backups. *force*: allow the deletion in any
+        status, for admins. Raises ``NotFound``, ``InvalidRequest``."""
         check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:
             # Locked, so that a simultaneous incremental backup is seen here, or sees the deletion.
@@ -281,8 +281,9 @@ def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -
 
 
 def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
-    """Raise ``InvalidRequest`` if the volume's host has reported its *pools* and no backup directory among them. If it
-    has not reported yet, the task will find out."""
+    """Raise ``InvalidRequest`` if the volume's host has reported its pools, and no backup directory among them. Do
+    nothing if the host has not reported yet; then the task will fail if there is no backup directory. *pools*: the
+    pools of all hosts."""
     reported = [pool for pool in pools if pool.host == volume["host"]]
     if reported and all(pool.kind != "backup" for pool in reported):
         raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup directory. An operator "
@@ -348,7 +349,7 @@ def _record_text(record: Document, name: str) -> str | None:
 def catalogue_record(catalogue: Any) -> Document:
     """Return the column values for the row of a backup. *catalogue*: the decoded JSON of the file ``backup.json``,
     which describes the backup in the backup directory. Raises ``ValueError`` with the reason if it is not valid, or if
-    the backup was made on a host without a cloud."""
+    the backup belongs to no project, because it was made by an agent without a control plane."""
     facts = catalogue.get("record") if isinstance(catalogue, dict) else None
     if not isinstance(facts, dict) or not isinstance(facts.get("project_id"), str):
         reason = "it names no project, because it was made without a cloud, or it is no catalogue"

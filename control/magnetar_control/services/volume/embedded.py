@@ -98,14 +98,14 @@ class EmbeddedVolumes:
             return fetch_host_pools(connection)
 
     def pool_usage(self) -> dict[str, tuple[int, int]]:
-        """Return how much the volumes use of each storage pool: {pool uuid: (number of volumes, their total GiB)}."""
+        """Return how much of each storage pool the volumes use: {pool uuid: (number of volumes, their total GiB)}."""
         with self.database.read() as connection:
             return fetch_pool_usage(connection)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
         """Create and return a snapshot of a volume. *fields*: id, name, description, metadata, and ``in_use`` (false:
         raise an error if the volume is in use). A repeated call with the same ``id`` returns the same snapshot. Raises
-        ``NotFound``, ``TooLarge``, ``InvalidRequest`` for a volume in another status."""
+        ``NotFound``, ``TooLarge``, and ``InvalidRequest`` for a volume that is neither available nor in use."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.snapshot(context, id):
             return existing
@@ -180,8 +180,8 @@ class EmbeddedVolumes:
     def _place(self, context: Context, values: Document, chosen: VolumeType | None,
                near: Callable[[str], bool] | None) -> None:
         """Choose the host of a new volume, and set it in its columns *values*; a copy gets no host here, because it is
-        created on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: from
-        ``_near``: whether a host is allowed. Raises ``InvalidRequest``."""
+        created on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: the
+        result of ``_near`` (returns whether the scheduler hints allow a host). Raises ``InvalidRequest``."""
         host, copied = values["host"], values["snapshot_id"] or values["source_volid"]
         if copied and (near or (chosen is not None and chosen.chooses)):
             store: SnapshotStore | VolumeStore = self.snapshots if values["snapshot_id"] else self.volumes
@@ -279,7 +279,8 @@ class EmbeddedVolumes:
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Create an image from an available volume, and queue the upload of the volume's content. *fields*:
         disk_format, container_format, visibility, protected. If the volume was created from an image, the new image
-        gets its properties. Return {volume, image}. Raises the errors of the image service, and ``InvalidRequest``."""
+        gets the properties of that image. Return {volume, image}. Raises the errors of the image service, and
+        ``InvalidRequest``."""
         check_volume_writer(context)
         volume = self.volumes.show(context, id)
         if self.images is None or volume["status"] != "available":  # before the image exists
@@ -305,9 +306,9 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait at most *limit* seconds until a volume is created or reimaged, and return it. If no worker has started
-        its task, execute the task in this thread. Raises ``InvalidRequest`` when the task has failed, or is not done in
-        time."""
+        """Wait at most *limit* seconds until a volume is created or reimaged, and return the volume. If no worker has
+        started the volume's task, execute the task in this thread. Raises ``InvalidRequest`` when the task has failed,
+        or is not done in time."""
         deadline = time.monotonic() + limit
         while True:
             bell_count = self.database.bell.count(BELL)

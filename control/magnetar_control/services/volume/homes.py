@@ -60,8 +60,8 @@ class VolumeHomes:
 
     def next_hosts(self, id: str, *, is_up: bool) -> tuple[str | None, frozenset[str]]:
         """Return (server, hosts): the server that has the volume (``None``: no server), and the hosts that can replace
-        the volume's host. Return (``None``, empty set) if a replacement is not necessary, because the present host is
-        up and reaches the volume. *is_up*: whether the present host is up.
+        the volume's host. Return (``None``, empty set) if no replacement is necessary, because the volume's present
+        host is up and reaches the volume. *is_up*: whether the present host is up.
 
         While a server has the volume, only the server's host can become the volume's host, and only if that host opens
         the volume directly.

@@ -42,8 +42,8 @@ class ManageStore:
 
     def list(self, context: Context, host: str) -> Documents:
         """Return the content of a storage pool: [{name, size, format, volume, reason}]. *host*: the pool as
-        HOST@BACKEND#POOL. ``volume``: the uuid of the volume that has this content, if any. ``reason``: why it cannot
-        be managed; empty if it can. Raises ``InvalidRequest``."""
+        HOST@BACKEND#POOL. ``volume``: the uuid of the volume that has this content, if any. ``reason``: why the content
+        cannot be managed; empty if it can. Raises ``InvalidRequest``."""
         check_admin(context, "volume_extension:list_manageable")
         return self._content(self.targets.find_target(host, self.targets.types.pools[0]))
 
@@ -87,7 +87,7 @@ class ManageStore:
 
     def _referenced(self, target: PoolTarget, reference: Document) -> Document:
         """Return the description of the content in the pool *target* whose name is in *reference* ({source-name} or
-        {source-id}). Raises ``InvalidRequest`` if it does not exist or cannot be managed."""
+        {source-id}). Raises ``InvalidRequest`` if the content does not exist or cannot be managed."""
         name = reference.get(NAME) or reference.get(ID)
         content = next((content for content in self._content(target) if content["name"] == name), None)
         if content is None:

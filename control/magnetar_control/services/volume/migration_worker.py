@@ -114,8 +114,8 @@ def _copy(reach: Reach, row: Row) -> None:
 
 
 def _arrive(database: Database, row: Row) -> None:
-    """Save the new host of the volume after the copy. Raises ``Conflict`` if the migration was cancelled or the volume
-    deleted meanwhile, and queues the removal of the copy."""
+    """Save the new host of the volume after the copy. If the migration was cancelled or the volume deleted meanwhile,
+    queue the removal of the copy instead, and raise ``Conflict``."""
     migration, id = row["migration"], row["id"]
     values = {name: migration[name] for name in ("host", "pool", "pool_id")}
     with database.write() as connection:
@@ -158,7 +158,7 @@ def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) ->
 
 def _undo(database: Database, reach: Reach, row: Row) -> Document:
     """Undo the cancelled migration of the volume *row*, and return the new column values of the volume. If the
-    migration is complete already, finish it instead."""
+    migration is complete already, do not undo it, but finish it."""
     migration: Any = row["migration"]
     if is_between_hosts(migration):
         if row["host"] == migration["host"]:
@@ -174,7 +174,8 @@ def _undo(database: Database, reach: Reach, row: Row) -> Document:
 
 def _moved_back(reach: Reach, row: Row) -> bool:
     """Have the agent of the volume's host move the content back to its old pool. Return true if the content stays in
-    the new pool, because the move was complete already. If the agent refuses, log its error and return false."""
+    the new pool, because the move was complete already; otherwise false. If the agent refuses to move the content back,
+    log its error and return false."""
     migration = row["migration"]
     try:
         with reach.client(row["host"]) as client:

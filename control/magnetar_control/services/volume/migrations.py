@@ -87,8 +87,8 @@ class MigrationStore:
             self._begin(connection, row, target, "retyping", chosen.name)
 
     def find_target(self, text: str, default_pool: str) -> PoolTarget:
-        """Return the pool that *text* names: HOST@BACKEND#POOL, or HOST or HOST@BACKEND without a pool: then
-        *default_pool*. Raises ``InvalidRequest`` if this pool does not exist or cannot be used now."""
+        """Return the pool that *text* names: HOST@BACKEND#POOL. *text* may also be HOST or HOST@BACKEND, which means
+        the pool *default_pool* there. Raises ``InvalidRequest`` if this pool does not exist or cannot be used now."""
         host, _at, place = text.partition("@")
         backend, _hash, pool = place.partition("#")
         target = self._target(host, pool or default_pool) if backend in ("", BACKEND_NAME) else None
@@ -108,9 +108,9 @@ class MigrationStore:
         return None if found is None else PoolTarget(host, pool, found.id, found.kind, found.free_gb)
 
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
-        """Choose the pool for the volume *row* when it gets the type *chosen*: a pool of this type on its own host if
-        there is enough space; otherwise, if no server has the volume, the pool on the host with the most free space.
-        Raises ``InvalidRequest`` if there is none."""
+        """Choose the pool for the volume *row* when it gets the type *chosen*: a pool of this type on the volume's
+        present host if there is enough space; otherwise, if no server has the volume, the one on the host with the most
+        free space. Raises ``InvalidRequest`` if there is no such pool."""
         if chosen.chooses:
             option = choose_pool(self.reach, chosen, row["size"], lambda host: host == row["host"]
                                  or row["status"] == "available")

@@ -21,8 +21,8 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class PoolOption:
-    """A storage pool on a host that may be chosen for a volume. *free_gb*: its free GiB; ``None`` if not known. *down*:
-    why it cannot be used now; empty if it can."""
+    """A storage pool on a host that may be chosen for a volume. *free_gb*: the pool's free GiB; ``None`` if not known.
+    *down*: why the pool cannot be used now; empty if it can."""
 
     host: str
     name: str
@@ -33,7 +33,7 @@ class PoolOption:
 
 def list_pool_options(reach: Reach, names: Collection[str]) -> list[PoolOption]:
     """Return the pools with these *names* on all hosts. *reach*: access to the hosts. A host that has not reported its
-    pools counts as having all of them, each with the free space of its disk."""
+    pools is treated as if it had all these pools, each with the free space of the host's disk."""
     reported: dict[str, dict[str, PoolOnHost]] = {}
     for pool in reach.pools():
         reported.setdefault(pool.host, {})[pool.name] = pool

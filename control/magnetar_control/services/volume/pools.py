@@ -24,8 +24,8 @@ UP, DOWN = "up", "down"
 class PoolOnHost:
     """A storage pool as one host reaches it. *id*: the pool's uuid. *identity*: identifies the storage, and is the same
     on all hosts that reach it. *kind*: its type, such as lvm. *shared*: whether several hosts can reach the pool.
-    *name*: its name in the settings of the host's agent. *state*, *reason*: whether the host reaches it now, and if
-    not, why."""
+    *name*: the pool's name in the settings of the host's agent. *state*, *reason*: whether the host reaches the pool
+    now, and if not, why."""
 
     id: str
     identity: str
@@ -60,8 +60,8 @@ def without_free_space(reports: Any) -> Any:
 
 def save_host_pools(connection: Connection, host: str, reports: Sequence[Mapping[str, Any]]) -> None:
     """Save the pools that *host* reaches. *reports*: the field ``pools`` of its agent's report. A pool that is down is
-    reported without its identity, and stays the pool that had this name before. Delete pools that no host reaches any
-    more, unless they have volumes."""
+    reported without its identity, and is taken for the pool that had this name before. Delete pools that no host
+    reaches any more, unless they have volumes."""
     names = [str(report["name"]) for report in reports]
     gone = list(connection.execute(delete(pool_hosts).where(
         pool_hosts.c.host == host, pool_hosts.c.name.not_in(names)).returning(pool_hosts.c.pool_id)).scalars())
@@ -122,7 +122,7 @@ def find_pool_on_host(connection: Connection, host: str, name: str) -> PoolOnHos
 
 
 def fetch_pool_usage(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return how much volumes use of each pool: {pool uuid: (number of volumes, their total GiB)}. Pools without
+    """Return how much of each pool the volumes use: {pool uuid: (number of volumes, their total GiB)}. Pools without
     volumes are omitted."""
     return {row.pool_id: (row.number, int(row.size)) for row in connection.execute(select(
         volumes.c.pool_id, func.count().label("number"), func.sum(volumes.c.size).label("size")).where(

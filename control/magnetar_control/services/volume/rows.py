@@ -68,10 +68,10 @@ def queue_volume_task(connection: Connection, table: Table, row: RowMapping, tas
                       statuses: Sequence[str] | None = None, **values: Any) -> None:
     """Queue *task* for the worker in the row of a volume, snapshot or backup. *table*, *row*: the table and the row.
     *statuses*: the allowed statuses; ``None``: any. *values*: further columns to set. Raises ``InvalidRequest`` when
-    the status is not allowed, ``Conflict`` when it has just changed.
+    the status is not allowed, ``Conflict`` when the status has just changed.
 
-    The task "delete" does not end the lease of a running task, but starts after it. Otherwise the running task could
-    create content on the host after the deletion.
+    The task "delete" does not end the lease of a running task, but starts after that task. If both ran at the same
+    time, the running task could create content on the host after the deletion.
     """
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)

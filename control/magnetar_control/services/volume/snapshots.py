@@ -48,7 +48,7 @@ class SnapshotStore(NamedStore):
     table, documents = snapshots, staticmethod(documents)
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
-        """Queue the deletion of a snapshot. *force*: allow it in any status, for admins. Raises ``NotFound``,
+        """Queue the deletion of a snapshot. *force*: allow the deletion in any status, for admins. Raises ``NotFound``,
         ``InvalidRequest``."""
         check_admin(context) if force else check_volume_writer(context)
         with self.database.write() as connection:

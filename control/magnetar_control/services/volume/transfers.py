@@ -53,8 +53,8 @@ def transfer_documents(_connection: Connection, rows: Sequence[RowMapping]) -> D
 
 
 def own_snapshots(connection: Connection, volume: RowMapping) -> Sequence[RowMapping]:
-    """Return the snapshots of *volume* that belong to the volume's project. Other snapshots can exist: if a project
-    transfers a volume without its snapshots, it keeps them."""
+    """Return the snapshots of *volume* that belong to the volume's project. The volume can have other snapshots, too: a
+    project that transfers a volume without its snapshots keeps the snapshots."""
     return connection.execute(select(snapshots).where(
         snapshots.c.volume_id == volume["id"], snapshots.c.project_id == volume["project_id"])).mappings().all()
 
@@ -67,8 +67,8 @@ def check_snapshots_available(rows: Sequence[RowMapping]) -> None:
 
 
 def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots: bool, encrypted: bool) -> None:
-    """Raise ``InvalidRequest`` unless *volume* can be offered in a transfer. *no_snapshots*: its snapshots are not
-    transferred with it. *encrypted*: allow an encrypted volume."""
+    """Raise ``InvalidRequest`` unless *volume* can be offered in a transfer. *no_snapshots*: the volume's snapshots are
+    not transferred with it. *encrypted*: allow an encrypted volume."""
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == volume["id"]).limit(1)).first()
     if volume["status"] != "available" or used:
         raise wrong_status(volumes, volume, ("available",))
@@ -149,8 +149,8 @@ class TransferStore(Reading):
         return document
 
     def _move(self, connection: Connection, context: Context, volume: RowMapping, no_snapshots: bool) -> None:
-        """Move *volume* into the caller's project. *no_snapshots*: do not move its snapshots with it. Raises the error
-        of the quota if it is exceeded."""
+        """Move *volume* into the caller's project. *no_snapshots*: do not move its snapshots with it. Raises the
+        quota's error if the project's quota is exceeded."""
         moved = [] if no_snapshots else own_snapshots(connection, volume)
         check_snapshots_available(moved)
         target = context.project_id or ""

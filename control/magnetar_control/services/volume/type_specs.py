@@ -100,8 +100,8 @@ def unfulfilled_capabilities(specs: Mapping[str, str], capabilities: Mapping[str
 
 
 def _number(text: str) -> int:
-    """Convert *text*, a minimum or maximum size in an extra spec, to GiB. Raise ``InvalidRequest`` unless it is a whole
-    number."""
+    """Convert *text*, a minimum or maximum size in an extra spec, to the number of GiB. Raise ``InvalidRequest`` unless
+    it is a whole number."""
     if not text.strip().isdecimal():
         raise InvalidRequest(f"Invalid input received: {text[:80]!r}, a size of the volume type, is no "
                              "whole number.")

@@ -70,7 +70,7 @@ class VolumeType:
 
 class TypeStore:
     """The operations on volume types. *pools*: the names of the agents' storage pools (their setting ``pools``); each
-    one is also a volume type, and the first is the default type."""
+    pool is also a volume type, and the first one is the default type."""
 
     def __init__(self, database: Database, pools: Sequence[str]) -> None:
         self.database, self.pools = database, pools

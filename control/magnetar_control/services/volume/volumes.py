@@ -45,9 +45,9 @@ DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_r
 
 
 def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
-    """Insert the row of a volume, and queue the task that creates it. *values*: its column values; host, size and
-    bootable are completed from the snapshot or volume that it copies. Raises the error of *quota* if it is exceeded,
-    ``InvalidRequest``, ``NotFound``."""
+    """Insert the row of a volume, and queue the task that creates the volume. *values*: the column values; host, size
+    and bootable are completed from the snapshot or volume that the new volume copies. Raises the quota error if *quota*
+    is exceeded, ``InvalidRequest``, ``NotFound``."""
     source = _source(connection, context, values)
     if source is not None:
         if source["host"]:
@@ -67,8 +67,8 @@ def create_volume_row(connection: Connection, context: Context, quota: Quotas, v
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
-    """Return the row of the snapshot or volume that a new volume copies; ``None`` if it copies none. Complete the
-    volume's column *values*: type and pool (unless the request names a type), and image metadata. Raises
+    """Return the row of the snapshot or volume that a new volume copies; ``None`` if the new volume is no copy.
+    Complete the volume's column *values*: type and pool (unless the request names a type), and image metadata. Raises
     ``InvalidRequest``, ``NotFound``."""
     if values.get("snapshot_id"):
         row = get_visible_row(connection, snapshots, context, values["snapshot_id"])
@@ -100,9 +100,9 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False,
                  admin: bool = False) -> None:
-    """Queue the deletion of the volume *row*. *cascade*: also of its snapshots. *force*: in any status. *admin*: allow
-    deleting snapshots that belong to a project which has transferred the volume. Raises ``InvalidRequest`` if the
-    volume is attached, or has snapshots that may not be deleted."""
+    """Queue the deletion of the volume *row*. *cascade*: also delete its snapshots. *force*: allow any status. *admin*:
+    also allow deleting snapshots of another project that has transferred the volume to this one. Raises
+    ``InvalidRequest`` if the volume is attached, or has snapshots that may not be deleted."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -144,7 +144,7 @@ def volume_image_metadata(image: Document) -> Document:
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Return the attachments of the volumes *ids*: {volume id: its attachments, oldest first}, with the columns
+    """Return the attachments of the volumes *ids*: {volume id: its attachments, oldest first}, each with the columns in
     ``HELD``."""
     attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
     query = select(*(attachments.c[name] for name in HELD)).where(attachments.c.volume_id.in_(attachments_by_volume))

@@ -92,7 +92,7 @@ class Worker:
 
     def start(self, threads: int = 4, backup_threads: int = 2) -> None:
         """Start *threads* threads for the tasks of volumes and snapshots, and *backup_threads* threads for the tasks of
-        backups, which may take hours. They also continue the tasks of processes that died."""
+        backups, which may take hours. The threads also continue the tasks of processes that died."""
         self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK, tables), daemon=True,
                                           name=f"{name} {number}")
                          for name, count, tables in (("volumes", threads, (volumes, snapshots)),
@@ -102,8 +102,8 @@ class Worker:
             thread.start()
 
     def stop(self) -> None:
-        """Stop taking new tasks, and wait up to 5 seconds for each thread. A task that is still running then is
-        continued by another process."""
+        """Stop taking new tasks, and wait up to 5 seconds for each thread. Another process continues tasks that are
+        still running after that."""
         self._over.set()
         self.database.bell.ring(BELL)
         for thread in self._threads:
@@ -140,7 +140,7 @@ class Worker:
 
     def step(self, id: str | None = None, tables: Sequence[Table] = _TABLES) -> bool:
         """Execute one task that is ready in one of *tables*. *id*: only a task of this volume. Return whether there was
-        one."""
+        such a task."""
         for table in (volumes,) if id else tables:
             row = self._take(table, id)
             if row is not None:
@@ -189,8 +189,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease of the task of *row* until the ``with`` block ends. It is renewed even if the deletion of the
-        volume is requested meanwhile, because the deletion must wait for the end of the running task."""
+        """Renew the lease of the task of *row* until the ``with`` block ends. The lease is renewed even if the deletion
+        of the volume is requested meanwhile, because the deletion must wait for the end of the running task."""
         over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
                                                  table.c.task.in_((row["task"], "delete")))
 
@@ -218,10 +218,10 @@ class Worker:
 
     def _note(self, table: Table, row: Row, statement: Update | Delete,
               complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
-        """Execute *statement* and call *complete*, if the row still has the task and worker of *row*. Return whether it
-        had them. If not, the deletion of the object was requested meanwhile (see ``rows.queue_volume_task``): remove
-        the lease of the deletion, so that it can start now. A deletion that is running already is started again,
-        because it may have run before the task created content."""
+        """If the row in the database still has the same task and worker as *row*, execute *statement*, call *complete*,
+        and return true. Otherwise return false: the deletion of the object was requested meanwhile (see
+        ``rows.queue_volume_task``). Then remove the lease of the deletion, so that the deletion can start now. If it is
+        running already, it is started again, because it may have run before the task of *row* created content."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_own_task_condition(table, row))).rowcount > 0
             if done:
@@ -233,9 +233,9 @@ class Worker:
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
-        """Queue the task of *row* for a retry after a delay. After ``ATTEMPTS`` attempts, record instead that it failed
-        with *error*. A deletion, or the undoing of a migration, is retried without limit, so that no content remains on
-        a host."""
+        """Queue the task of *row* for a retry after a delay. After ``ATTEMPTS`` attempts, record instead that the task
+        failed with *error*. A deletion, or the undoing of a migration, is retried without limit, so that no content
+        remains on a host."""
         cancelled = row["task"] == MIGRATE and row["migration"] and row["migration"]["cancelled"]
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete" and not cancelled:
             self._failed(table, row, error)
@@ -274,9 +274,9 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the agent of the host in *row* create or change a resource. *noun*: its type (volume, volume_snapshot,
-        volume_backup); its key is the id of *row*. *want*: the fields to set. Return the resource as the agent reports
-        it."""
+        """Have the agent of the host in *row* create or change a resource. *noun*: the type of the resource (volume,
+        volume_snapshot, volume_backup); the key of the resource is the id of *row*. *want*: the fields to set. Return
+        the resource as the agent reports it."""
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
@@ -284,8 +284,8 @@ class Worker:
     def _on_living_host(self, table: Table, row: Row) -> Row:
         """Return the volume *row* with a host that is up and reaches the volume's pool. If its host is down, or has
         lost the pool, give the volume another host that reaches the pool; if a server has the volume, only the server's
-        host. If there is none, return *row* unchanged: the task then waits for the volume's host. *table*: rows of
-        other tables are returned unchanged."""
+        host. If there is no such host, return *row* unchanged: the task then waits for the volume's host. *table*: the
+        table of *row*; rows of other tables than volumes are returned unchanged."""
         if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE, MANAGE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
@@ -301,8 +301,8 @@ class Worker:
         return row
 
     def remove(self, row: Row, noun: str) -> None:
-        """Have the agent of the host in *row* remove a resource. *noun*: its type (volume, volume_snapshot,
-        volume_backup); its key is the id of *row*."""
+        """Have the agent of the host in *row* remove a resource. *noun*: the type of the resource (volume,
+        volume_snapshot, volume_backup); the key of the resource is the id of *row*."""
         with self.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)
 
@@ -336,7 +336,7 @@ def _waiting_query(table: Table, moment: Any, id: str | None = None) -> Select[A
 
 def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
     """Return the SQL condition for rows of *table* with a task that no worker executes and that may start at *moment*.
-    This is a time by the clock of the database, because the clocks of machines may differ. *id*: only this row."""
+    *moment*: a time by the clock of the database, because the clocks of machines may differ. *id*: only this row."""
     is_ready = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
                     or_(table.c.not_before.is_(None), table.c.not_before <= moment))
     return and_(is_ready, table.c.id == id) if id else is_ready
@@ -365,8 +365,8 @@ def _create_volume(worker: Worker, row: Row) -> Document:
 
 
 def _key(worker: Worker, row: Row) -> str:
-    """Return the encryption key of the volume *row*; create it if it does not exist. A copy gets the same key as its
-    source."""
+    """Return the encryption key of the volume *row*; create the key if it does not exist. A volume that is a copy gets
+    the same key as its source."""
     if worker.reach.keys is None:
         raise Conflict("There is no key manager here, so no volume can be encrypted.")
     with worker.database.read() as connection:
