@@ -54,7 +54,7 @@ class Context:
 
     @property
     def knows_hosts(self) -> bool:
-        """Return whether the caller may see host names. As in Cinder, these are administrators and services."""
+        """Return whether the caller may see host names. As in Cinder, only administrators and services may."""
         return self.is_admin or self.is_service
 
     @property
@@ -115,8 +115,8 @@ class Images(Protocol):
         """Return the content of an image as (iterator of pieces, size in bytes)."""
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
-        """Return (image as from ``show``, rbd URL from which hosts can read its content directly). The URL is "" if
-        there is none or it is unknown. It may be sent only to hosts; API users must never see it."""
+        """Return (image as from ``show``, rbd URL from which hosts can read its content directly). The URL is "" if the
+        image has none, or if it is not known. The URL may be sent only to hosts; API users must never see it."""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
         """Create an image without content (status queued), and return it. *fields*: disk_format, container_format,
@@ -135,7 +135,7 @@ class Images(Protocol):
 
     def fail(self, id: str, why: str) -> None:
         """Mark the image *id* as failed, because its content will not be uploaded: set its status to killed, or delete
-        it. *why*: the reason, for users. Do nothing if the image already has its content."""
+        the image. *why*: the reason, for users. Do nothing if the image already has its content."""
 
     def delete(self, context: Context, id: str) -> None:
         """Delete an image and its content. Do nothing if the image does not exist."""
@@ -143,8 +143,8 @@ class Images(Protocol):
 
 class NetworkResources(Protocol):
     """The interface for the network resources of one type, such as subnets. Each method accesses only resources that
-    the caller may see. ``create`` creates either all *requests* or none. *dry*: return the result without changing
-    anything."""
+    the caller may see. ``create`` creates the resources of all *requests*, or none. With *dry*, a method returns the
+    result without changing anything."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
@@ -159,8 +159,8 @@ class Networks(Protocol):
 
     A NIC is {port_id, network_id, network (name), mac, fixed_ips [{ip_address, subnet_id}], tag, created (whether the
     port is deleted with the server), on_host, told}. on_host: the NIC as the host's agent expects it, with the key
-    network, bridge or port. told: the data for the guest, such as gateway and name servers; missing if there are none.
-    The *engine* is OVN, if the settings use it.
+    network, bridge or port. told: the data for the guest, such as gateway and name servers; the key is missing if there
+    are no such data. The "network engine" is OVN; there is none unless the settings enable OVN.
     """
 
     @property
@@ -173,10 +173,10 @@ class Networks(Protocol):
 
         *requested*: "auto", "none", or Nova's list; an empty list requests the default network. *external*: allow
         external networks that are not shared with the caller. Optional keys of a returned request: ``dns_name``: the
-        DNS name of the port. ``resources``: the bandwidth that the port needs on its host, by
-        ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that it needs, by
-        ``pci.network_devices_name``. Raises ``InvalidRequest`` with the name of a missing resource, an error with
-        status 409 for a port in use, and ``Forbidden`` (``ExternalNetworkAttachForbidden``).
+        DNS name of the port. ``resources``: the bandwidth that the port needs on its host: {name from
+        ``bandwidth.bandwidth_resource``: kbit/s}. ``devices``: the host devices that the port needs: {name from
+        ``pci.network_devices_name``: number}. Raises ``InvalidRequest`` with the name of a missing resource, an error
+        with status 409 for a port in use, and ``Forbidden`` (``ExternalNetworkAttachForbidden``).
         """
 
     def check_range(self, context: Context, cidr: str) -> None:
@@ -190,10 +190,10 @@ class Networks(Protocol):
         ``check_requested``. Repeated calls return the same NICs.
 
         *groups*: the security groups of new ports. *hostname*: of the server, for the DNS names of its ports. *host*:
-        the server's future host, if known; the ports are prepared for it, so that ``prepare`` only has to wait.
-        *confirm*: raises an error if the change is no longer allowed. Raises ``Conflict`` if a port now needs other
-        resources than ``check_requested`` returned, ``Forbidden`` if the project's port quota is used up, and
-        ``NotFound`` if a network or port was deleted meanwhile.
+        the server's future host, if known; the ports are then prepared for this host already, and ``prepare`` only has
+        to wait for the network engine. *confirm*: raises an error if the change is no longer allowed. Raises
+        ``Conflict`` if a port now needs other resources than ``check_requested`` returned, ``Forbidden`` if the
+        project's port quota is used up, and ``NotFound`` if a network or port was deleted meanwhile.
         """
 
     def room(self, context: Context, name: str,
@@ -210,8 +210,8 @@ class Networks(Protocol):
     def prepare(self, server_id: str, host: str, confirm: Confirm = always_allowed, *, running: bool = False) -> None:
         """Prepare the ports of a server for its start on *host* or its move to *host*. *running*: whether its guest
         runs during the move. Wait until the network engine has configured the ports, and then a few seconds until the
-        hosts have applied this. Later call ``bind`` to complete the move, or ``stay`` to cancel it. *confirm*: raises
-        an error if the change is no longer allowed. Raises ``Unavailable`` if the engine takes too long, and
+        hosts have applied this. Later call ``bind`` to complete the move, or ``stay`` to cancel the move. *confirm*:
+        raises an error if the change is no longer allowed. Raises ``Unavailable`` if the engine takes too long, and
         ``Conflict`` for a SmartNIC without an OVN chassis."""
 
     def stay(self, server_id: str, confirm: Confirm = always_allowed) -> None:
@@ -226,9 +226,9 @@ class Networks(Protocol):
 
     def bind_prepared(self, server_id: str, host: str, confirm: Confirm = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Bind the ports as ``bind`` does, and then wait until the network engine and the hosts have configured them,
-        as ``prepare`` does. For a server that starts on its first host. If ``allocate`` knew *host*, this needs only a
-        single SQL statement."""
+        """Bind the ports of a server that starts on its first host, as ``bind`` does (with the same parameters), and
+        then wait until the network engine and the hosts have configured the ports, as ``prepare`` does. If *host* was
+        passed to ``allocate``, this needs only a single SQL statement."""
 
     def unbind(self, server_id: str, confirm: Confirm = always_allowed) -> None:
         """Record that the server is on no host. Its ports still belong to it. *confirm*: raises an error if the change
@@ -268,12 +268,12 @@ class Networks(Protocol):
         service's database, and ("", description) for each fault of the engine. Empty without an engine."""
 
     def names(self) -> set[str]:
-        """Return the names that the networks have on hosts (see ``on_host``). A network on a host that is not among
-        them, and is called ``mag-`` and eight hex digits, is a leftover of a deleted network."""
+        """Return the names that the networks have on hosts (see ``on_host``). If a host has a network that is called
+        ``mag-`` plus eight hex digits, and is not in this set, it is the leftover of a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """Return the security groups with these *names* (names or uuids), each once, as {name, id}. The group
-        ``default`` may have no id yet. Raises ``InvalidRequest`` for an unknown group."""
+        ``default`` has no id until it is created. Raises ``InvalidRequest`` for an unknown group."""
 
     def groups_of(self, server_id: str) -> Documents:
         """Return the security groups of a server's ports, each once, with their ``rules``, in the same format as from
@@ -343,9 +343,9 @@ class Volumes(Protocol):
         """Delete a snapshot, even if its creation is not complete. Do nothing if the snapshot does not exist."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create and return a volume of *size* GiB. A worker creates its content later; call ``wait`` to wait for this.
-        *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore
-        the volume type that the image names)."""
+        """Create and return a volume of *size* GiB. A worker creates its content later; call ``wait`` to wait until the
+        content is complete. *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id, host,
+        image_names_type (false: ignore the volume type that the image names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Create an image called *name* from the content of the volume *id*, owned by the caller. Return {volume,
@@ -407,7 +407,7 @@ class Volumes(Protocol):
         """Return the name of the compute host that stores the volume *id*."""
 
     def stored_on(self, host: str) -> frozenset[str]:
-        """Return the uuids of the volumes that are stored on *host* and that other hosts can use only through it.
+        """Return the uuids of the volumes that are stored on *host* and that other hosts can use only through *host*.
         Volumes that other hosts can open directly (unencrypted, in a shared pool) are left out."""
 
     def serving_hosts(self, ids: Collection[str]) -> Mapping[str, str]:

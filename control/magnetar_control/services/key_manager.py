@@ -102,8 +102,8 @@ def _no_key(id: str) -> NotFound:
 
 class EmbeddedKeys(CertificateFolder, KeyStore):
     """The key manager inside the control plane, an implementation of ``services.KeyManager``. *folder*: the directory
-    of the certificates. *keys*: the directory of the keys, where the file ``UUID`` holds the key UUID; only the service
-    can read it. Machines that use the same database must share both directories."""
+    of the certificates. *keys*: the directory of the keys, which only the service can read; the file ``UUID`` in it
+    holds the key UUID. Machines that use the same database must share both directories."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)
