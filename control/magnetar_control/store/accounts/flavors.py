@@ -95,9 +95,9 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return (query of ``fetch_flavor_rows`` without its other filters, SQL condition for visible flavors). See
-    ``fetch_flavor_rows`` for the parameters. The result is cached, because building a query takes longer than executing
-    it."""
+    """Return (query of ``fetch_flavor_rows``, SQL condition for visible flavors). The query does not contain the other
+    filters of ``fetch_flavor_rows`` yet. See ``fetch_flavor_rows`` for the parameters. The result is cached, because
+    building a query takes longer than executing it."""
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -135,7 +135,7 @@ def lock_flavor_row(connection: Connection, number: int) -> FlavorRow | None:
 
 def remove_flavor_row(connection: Connection, id: str) -> bool:
     """Delete the flavor *id*. Existing servers do not change, because they have copies of their flavors. Return
-    ``False`` if it does not exist."""
+    ``False`` if the flavor does not exist."""
     return connection.execute(delete(flavors).where(flavors.c.id == id)).rowcount == 1
 
 

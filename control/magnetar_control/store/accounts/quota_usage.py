@@ -53,9 +53,9 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """A part of a project's quota usage in a cell: the sum over all servers that stay in the cell (*id* is ``None``),
-    or one server *id* that is moving to the cell *leaving*. *cell_moves*: how often this server has changed its cell.
-    *ram*: MiB."""
+    """A part of a project's quota usage in a cell: either the sum over all servers that stay in the cell (then *id* is
+    ``None``), or the usage of one server *id* that is moving to another cell. *leaving*: the cell that this server is
+    moving to. *cell_moves*: how often this server has changed its cell. *ram*: MiB."""
 
     id: str | None
     leaving: str | None
@@ -98,7 +98,7 @@ def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
 
 def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:
     """Return the first project after *after*, in the database's sort order, that has servers or counted usage; ``None``
-    if there is no further one. It is fast even with many servers, because it reads only two indexes."""
+    if there is no further one. This is fast even with many servers, because it reads only two indexes."""
     project: str | None = connection.execute(_NEXT_PROJECT, {"after": after}).scalar()
     return project
 
@@ -126,8 +126,8 @@ def repair_quota_usage(connection: Connection, project: str) -> list[UsageCompar
     """Correct the counted quota usage of *project*, and return the comparisons of users whose usage was wrong. Call
     this in a ``write`` transaction: concurrent repairs wait for each other.
 
-    Concurrent changes of servers are harmless: the difference is added to the counters, and such a change affects
-    counters and servers alike.
+    Concurrent changes of servers are harmless, because such a change affects counters and servers alike, and this
+    function only adds the difference between them to the counters.
     """
     advisory_lock(connection, "quota usage", project)
     wrong = [comparison for comparison in compare_quota_usage(connection, project) if comparison.differs]

@@ -24,7 +24,7 @@ class ShownAction(SelectedRow):
 
 class ActionRow(ShownAction):
     """A row of the table ``actions``, the queue of operations on servers. *waits_for*: another host that the action
-    needs. *holder*: the conductor that has leased it."""
+    needs. *holder*: the conductor that has leased the action."""
 
     state: str
     host: str | None

@@ -56,7 +56,7 @@ class HostLimits:
 
     *most*: a function that returns the limit of a host. *held*: {host: number of leased actions}. *others*: {host:
     number of the leased actions that wait for this host, although their server is on another host}. Such actions may
-    use only half of the limit: if the host does not answer, they must not block the actions of its own servers.
+    use only half of the limit: if the host does not answer, they must not block the actions of the servers on it.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -68,7 +68,7 @@ class HostLimits:
         return self.most(host) - self.held[host]
 
     def left_for_others(self, host: str) -> int:
-        """Return how many more actions of servers on other hosts may be leased that wait for *host*."""
+        """Return how many more actions that wait for *host*, but whose server is on another host, may be leased."""
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
@@ -134,7 +134,7 @@ class Batch(NamedTuple):
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
                        share: HostLimits = ALL) -> Batch:
     """Lease up to *count* queued actions for the conductor *holder*, and return them. Projects and hosts take turns, so
-    that one with many queued actions does not block the others.
+    that a project or host with many queued actions does not block others.
 
     *limits*: {kind (build, live): how many actions of this kind may run on a host at the same time}. *share*: the
     conductor's limits for each host. *likely*: set this if the last call returned *more*; it skips the first check for
@@ -192,7 +192,7 @@ def free_action_slots(database: Database, connection: Connection, places: Collec
 def insert_running_actions(database: Database, connection: Connection, holder: str,
                            new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
     """Insert the actions *new* as running actions that the conductor *holder* has leased, without queueing them. *new*:
-    their column values; each must be for a different server. Return their rows."""
+    the column values of each action; each action must be for a different server. Return the rows of the actions."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
     inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
                                      [{**values, **mine} for values in new])
@@ -200,18 +200,19 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return the parameters with the time for an SQL statement: {*name*: time *plus* seconds from now} for SQLite, and
-    {} for PostgreSQL, where the statements use the clock of the database."""
+    """Return the parameters that pass the present time to an SQL statement: {*name*: time *plus* seconds from now} for
+    SQLite, and {} for PostgreSQL, where the statements use the clock of the database."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Statements(NamedTuple):
     """The prepared SQL statements for the queue of actions.
 
-    *any*: find one idle action (no conductor works on it). *waiting*: the actions that can be leased; each row has the
-    number of all idle actions. *each*: a few actions of each project, host and kind, without hosts whose limit is
-    reached. *running*: count the running actions. *hold*: lease actions and return their rows. *at_hosts*: count the
-    running actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
+    *any*: find one idle action (no conductor works on it). *waiting*: find the actions that can be leased; each result
+    row also has the number of all idle actions. *each*: find a few actions of each project, host and kind, without
+    hosts whose limit is reached. *running*: count the running actions. *hold*: lease actions and return their rows.
+    *at_hosts*: count the running actions by host. *begun*: insert running actions. *due_at*: find the time when the
+    first delay of an action ends, and the present time.
     """
 
     any: PreparedQuery
@@ -348,8 +349,8 @@ def end_action_row(connection: Connection, number: int, holder: str, state: str 
     """Set the action *number* to *state*, such as done, and end its lease. Return ``False`` if *holder* no longer has
     the lease.
 
-    *message*: its message for users; ``None``: do not change it. *args*: JSON text that replaces the stored arguments,
-    for example to remove a password.
+    *message*: the new message of the action for users; ``None``: do not change it. *args*: JSON text that replaces the
+    stored arguments, for example to remove a password.
     """
     changes = {} if message is None else {"message": message}  # keep the warning of the request
     changes |= {} if args is None else {"args": args}
@@ -402,7 +403,7 @@ def insert_event_row(connection: Connection, number: int, event: str, host: str 
 
 def advance_event_rows(connection: Connection, going: Mapping[int, str | None], ended_event: Mapping[str, Any],
                        event: str) -> dict[int, int]:
-    """Insert two events (steps) into each of several actions: *ended_event* ({event, host, start_time}), which has just
+    """Insert two events (steps) for each of several actions: *ended_event* ({event, host, start_time}), which has just
     succeeded, and the event called *event*, which starts now.
 
     *going*: {id of the action: host of the new event}. Return the new events: {id of the action: id of the event that
@@ -437,7 +438,7 @@ def insert_ended_event(connection: Connection, number: int, event: str, host: st
 
 def interrupt_event_rows(connection: Connection, number: int) -> None:
     """End all unfinished events (steps) of the action *number* with the result ``Error``, because the conductor was
-    interrupted. Call this when another attempt starts, or the action ends."""
+    interrupted. Call this when the action is started again, or ends."""
     connection.execute(_CUT_OFF, {"number": number, "finish_time": utc_now()})
 
 
@@ -467,8 +468,8 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Let the delayed actions of a server start immediately. Called when an evacuation is queued behind them: if the
-    server's host does not answer, they fail now, instead of delaying the evacuation."""
+    """Let the delayed actions of a server start immediately. Called when an evacuation is queued behind these actions:
+    if the server's host does not answer, the actions fail now, instead of delaying the evacuation."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 

@@ -21,8 +21,8 @@ def fetch_action_rows(connection: Connection, server_id: str, shown: Sequence[st
     """Return the actions of a server, newest first, at most *limit*. *shown*: the keys (such as resize) of the actions
     to return.
 
-    *marker*: a request id; the rows after its action are returned, or ``None`` if there is no such action.
-    *changed_since*, *changed_before*: return only actions that were last changed in this time.
+    *marker*: a request id; only actions older than the action of this request are returned, or ``None`` if there is no
+    such action. *changed_since*, *changed_before*: return only actions whose last change was between these times.
     """
     where = [actions.c.server_id == server_id, actions.c.action.in_(shown)]
     if marker is not None:

@@ -50,8 +50,8 @@ class Message(NamedTuple):
 
 def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: Collection[str],
                              messages: Sequence[Message]) -> None:
-    """Queue *messages* in the tables *outbox*, for each of *receivers*, in this order. They are sent after the commit.
-    A message that is already queued for a receiver is not added again."""
+    """Queue *messages* in the tables *outbox*, for each of *receivers*, in the given order. The messages are sent after
+    the commit. A message that is already queued for a receiver is not added again."""
     for message in messages:
         for receiver in receivers:
             insert_if_absent(connection, outbox.waiting, receiver=receiver, message_id=message.message_id,

@@ -62,15 +62,17 @@ def deletion_is_pending(connection: Connection, server_id: str) -> bool:
 
 def overtake_server_actions(connection: Connection, server_id: str, keys: Collection[str]) -> list[StoppedAction]:
     """Cancel the running actions of a server whose names are in *keys* (such as ``resize``), and remove the queued ones
-    from the queue, because a later action replaces them. Return those of the removed actions that had started."""
+    with these names from the queue, because a later action replaces them. Return those of the removed actions that had
+    started."""
     return _stop(connection, _NAMED, (), OVERTAKEN, server=server_id, keys=list(keys)) if keys else []
 
 
 @cache
 def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
     """Return two UPDATE statements for the actions of one server: the first cancels running actions, the second drops
-    queued ones. *which*: the condition for actions to stop. *taken*: names of actions that are not dropped while they
-    are queued, but also marked as cancelled. Cached, because building a statement takes longer than executing it."""
+    queued ones. *which*: the condition for actions to stop. *taken*: names of actions that stay in the queue: if they
+    are queued, the first statement marks them as cancelled, and the second does not drop them. Cached, because building
+    a statement takes longer than executing it."""
     mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
     queued, is_taken = actions.c.state == "queued", actions.c.action.in_(taken)
     cancelling = mine.where(or_(actions.c.state == "running", and_(queued, is_taken))).values(cancel=True,
@@ -82,8 +84,8 @@ def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, 
 def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str,
           **parameters: Any) -> list[StoppedAction]:
     """Cancel the server's running actions that satisfy *which* (an SQL condition), and drop the queued ones with the
-    message *why*. *taken*: names of actions that are only marked as cancelled if they are queued, and stay in the
-    queue. *parameters*: parameters of the SQL statements; ``server`` is the server's uuid.
+    message *why*. *taken*: names of actions that stay in the queue: if they are queued, they are only marked as
+    cancelled. *parameters*: parameters of the SQL statements; ``server`` is the server's uuid.
 
     If a rebuild is dropped that has not started, restore the server's earlier image columns. Return the dropped actions
     that had started.

@@ -75,8 +75,8 @@ class Ratios(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A server group and the number of its members on each host: ``hosts`` maps host names to numbers, and does not
-    count the server that is being placed."""
+    """A server group and the number of its members on each host: ``hosts`` is {name of the host: number}, without the
+    server that is being placed."""
 
     id: str
     policy: str
@@ -159,7 +159,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          isolate: bool = False) -> bool:
     """Set the resources that a consumer claims on a host: *amounts*, numbers of PCI *devices* by alias, and *resources*
     by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few resources, the
-    *group*'s policy forbids it, or (*ignore_disabled* false) it is disabled or forced down.
+    *group*'s policy forbids it, or the host is disabled or forced down and *ignore_disabled* is false.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
     *nics*: NICs with bandwidth requests; ``None``: keep the cards chosen earlier. *isolate*: Nova's ``group_policy``.
@@ -197,8 +197,8 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
 def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
                           desired_resources: Callable[[], WantedResources]) -> bool:
     """Change the resource classes and PCI devices that a server claims on the host; its CPUs, memory and disk do not
-    change. *desired_resources* returns the new claim. It is called after the claim's row is locked, so that the last of
-    several concurrent calls uses the newest data.
+    change. *desired_resources* returns the new claim. This function is called after the claim's row is locked, so that
+    the last of several concurrent calls uses the newest data.
 
     Return ``False``, with nothing changed, when the host has too few resources left, or the server has no claim on the
     host.
@@ -219,8 +219,8 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(granted: GrantedResources, placed: bool = True) -> dict[str, str]:
-    """Return the columns ``resources``, ``devices`` and ``places`` of ``allocations`` as JSON text by column name.
-    *granted*: their values. *placed*: whether to include ``places``."""
+    """Return the columns ``resources``, ``devices`` and ``places`` of ``allocations`` as {name of the column: JSON
+    text}. *granted*: the values. *placed*: whether to include ``places``."""
     texts = {name: inventories.canonical_json(document) for name, document in granted._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -266,8 +266,8 @@ def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
 
 
 def fetch_server_claims(connection: Connection, server_id: str) -> list[ServerClaim]:
-    """Return the claims of a server and its migrations, oldest first. A flow that is retried calls this before it
-    chooses a host."""
+    """Return the claims of a server and its migrations, oldest first. Operations that may be retries call this before
+    they choose a host."""
     return ServerClaim.several(connection.execute(_OF_SERVER, {"server": server_id}))
 
 
@@ -337,8 +337,8 @@ def move_claims_to_migration(connection: Connection, server_id: str, migration_i
     """Assign the server's claims on the source *host_id* to the migration; return whether the migration has these
     claims now.
 
-    Call this before claiming resources on the target for the server. A repeated call does nothing, which also makes a
-    resize on the same host safe.
+    Call this before claiming resources on the target for the server. A repeated call does nothing, even if the server
+    already has new claims on the same host (a resize on its own host).
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
     if connection.execute(theirs).first():
@@ -363,9 +363,9 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
 
 
 def _differing(resources: Mapping[str, int], current_resources: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return how claimed resources change: a mapping of each resource class whose amount differs to (new amount,
-    increase). The increase may be negative. *resources*: new amounts by resource class. *current_resources*: old
-    amounts."""
+    """Return how claimed resources change: {resource class: (new amount, increase)} for each class whose amount
+    differs. The increase may be negative. *resources*: new amounts by resource class. *current_resources*: old amounts.
+    """
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | current_resources.keys())
             if (n := resources.get(name, 0) - current_resources.get(name, 0))}
 
@@ -375,8 +375,8 @@ def _take(connection: Connection, host_id: str, more: Amounts, servers: int, oth
     """Raise the counters of a host for a claim. Return ``False``, with nothing changed, when too little is left.
 
     *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
-    maps each other resource class to the consumer's (new amount, increase). *ignore_disabled*: raise the counters even
-    if the host is disabled or forced down.
+    {custom resource class: (new amount of the consumer, increase)}. *ignore_disabled*: raise the counters even if the
+    host is disabled or forced down.
     """
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, ignore_disabled):
         return False
@@ -398,8 +398,8 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, ig
 
 def raise_parameters(host_id: str, more: Amounts, servers: int, ignore_disabled: bool) -> dict[str, Any]:
     """Return the parameters of the SQL statement ``RAISE``, which raises the claim counters of a host. *more*:
-    increases of the claimed amounts. *servers*: increase of the number of servers. *ignore_disabled*: raise them even
-    if the host is disabled or forced down."""
+    increases of the claimed amounts. *servers*: increase of the number of servers. *ignore_disabled*: raise the
+    counters even if the host is disabled or forced down."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "ignore_disabled": ignore_disabled}
 
@@ -471,7 +471,7 @@ def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb:
 def _insert_values(table: Table, *names: str) -> dict[str, BindParameter[Any]]:
     """Return the values of an INSERT statement for *table*: bind parameters ``own_NAME`` for the columns *names*, and
     constants for other columns with a default, because SQLAlchemy does not add defaults to this statement. The prefix
-    avoids conflicts with columns of ``hosts``."""
+    ``own_`` avoids conflicts with columns of ``hosts``."""
     defaults = {column.name: column.default.arg for column in table.c
                 if isinstance(column.default, ScalarElementColumnDefault) and column.name not in names}
     return {**{name: bindparam(f"own_{name}", type_=table.c[name].type) for name in names},
