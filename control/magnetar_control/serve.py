@@ -170,9 +170,9 @@ class Parts:
 
     def upgrade(self) -> list[tuple[str, bool]]:
         """Upgrade the tables of all databases that answer. Register cell0, and also the cell if the settings define
-        one. Return (name of the database, whether it was changed) for each database. Cells that do not answer are added
-        to ``late``; their own conductors upgrade them later. May be repeated, also by several processes at the same
-        time."""
+        one. Return (name of the database, whether its tables were changed) for each database. Cells that do not answer
+        are added to ``late``; their own conductors upgrade them later. May be repeated, also by several processes at
+        the same time."""
         changed = [("api", schema.upgrade_schema(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:
@@ -218,9 +218,9 @@ class Parts:
 
     def join_as_api(self, *name: str, announced: bool = True) -> None:
         """Register this API process in the database, and renew the registration until the process ends. *name*:
-        distinguishes the process from others on this machine. *announced*: ``False`` for the parent process of API
-        processes, which only checks its release. Raises ``ProcessTooOld`` if its release is too old for the other
-        processes."""
+        distinguishes the process from others on this machine. *announced*: ``False`` for the parent of several API
+        processes: do not register it, only check its release. Raises ``ProcessTooOld`` if the release of this process
+        is too old for the other processes."""
         announcement = Announcement(self.store, "api", process_name(None, name), self.api_database)
         if not announced:
             announcement.check()
@@ -304,7 +304,7 @@ class Parts:
                                                       raise_file_limit() // SHARE)))
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the metrics of this parent process to its API processes *peers*, and collect theirs."""
+        """Serve the metrics of this parent process to its API processes *peers*, and collect the metrics of these."""
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
@@ -333,7 +333,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
                    follow: Callable[[Parts], None] = lambda _parts: None) -> Iterator[AsgiServer | None]:
     """Run the process of ``magnetar serve``, ``api`` or ``conductor`` while the ``with`` block runs. Yield the API's
     server; ``None`` if this process serves no API. *workers*: the child processes that serve the API, if any. *follow*:
-    called with all parts after they were started."""
+    called with the process's ``Parts`` after everything was started."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
             parts.upgrade()

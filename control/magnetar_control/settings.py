@@ -362,8 +362,8 @@ class Settings:
     keystone_ca_cert: Path | None = _doc("PEM file with the CA of Keystone's certificate.")
 
     def take_over(self, fresh: Settings, names: Collection[str]) -> None:
-        """Set the settings *names* to their values in *fresh*, when the file was reloaded. The object itself is
-        changed, because many parts of the process share it; otherwise it is never changed."""
+        """Set the settings *names* to their values in *fresh*, when the file was reloaded. This object itself is
+        changed, because many parts of the process share it. Nothing else ever changes it."""
         for name in names:
             object.__setattr__(self, name, getattr(fresh, name))
 
@@ -374,7 +374,7 @@ class Settings:
 
     @property
     def spread(self) -> bool:
-        """Return whether there are several cells: they are created with `magnetar cell create`, and not from these
+        """Return whether there are several cells: then they are created with `magnetar cell create`, and not from these
         settings."""
         return self.database_url is not None and self.cell_database_url is None
 
@@ -422,5 +422,5 @@ class Settings:
 
 
 def share_of(all: int, part: float) -> int:
-    """Return a fraction of *all*, rounded to a whole number, but at least 1. *part*: the fraction, from 0 to 1."""
+    """Return the fraction *part* (from 0 to 1) of *all*, rounded to a whole number, but at least 1."""
     return max(1, round(all * part))
