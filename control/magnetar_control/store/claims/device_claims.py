@@ -18,8 +18,8 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The PCI devices of a host, free and claimed. *pools*: groups of equal devices with their total number. *held*:
-    the number of devices that servers claim on the host, by server uuid, then by PCI alias."""
+    """The PCI devices of a host, free and claimed. *pools*: groups of equal devices, with the number of devices in each
+    group. *held*: the number of devices that servers claim on the host, by server uuid, then by PCI alias."""
 
     pools: Sequence[pci.DevicePool]
     held: Counts
@@ -52,7 +52,8 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough PCI devices for claims that are already in the database. *claimed*: numbers of
-    devices by server uuid, then by PCI alias. Locks the host's row until the transaction ends."""
+    """Return whether the host has enough PCI devices for new claims that the transaction has already written to the
+    database. *claimed*: numbers of devices by server uuid, then by PCI alias. Locks the host's row until the
+    transaction ends."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

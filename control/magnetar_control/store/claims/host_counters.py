@@ -16,9 +16,9 @@ from .allocations import RESOURCES
 
 
 class Difference(NamedTuple):
-    """A host whose counters of claimed resources differ from the sum of its allocations. ``counted`` has the counters,
-    ``held`` the sums, both in the order ``(vcpus, memory_mb, disk_gb, pcpus, servers)``; with a ``resource_class``,
-    each has only the amount of that class."""
+    """A host whose counters of claimed resources differ from the sums of its allocations. ``counted`` (the counters)
+    and ``held`` (the sums) contain ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` in this order. With a
+    ``resource_class``, ``counted`` and ``held`` contain only the amount of that class."""
 
     host: str
     counted: tuple[int, ...]
@@ -38,7 +38,7 @@ def audit_host_counters(connection: Connection, repair: bool = False, host_ids: 
 
     * *host_ids*: check only these hosts; all by default.
     * *lock*: lock the hosts' rows while counting (PostgreSQL, in a ``write`` transaction). Without the lock, a
-      difference may only be a claim that is being made.
+      difference may be no error, but a claim that is just being made.
     """
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     some_hosts = [] if host_ids is None else [hosts.c.id.in_(list(host_ids))]
@@ -67,9 +67,10 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
-    """Return the ``audit_host_counters`` differences in the table ``inventories`` (resource classes without a column in
-    ``hosts``). *names*: names of the hosts by id. *repair*: set the counters to the sum of the allocations. *host_ids*:
-    check only these hosts; ``None`` for all. *lock*: lock the rows while counting."""
+    """Return the hosts whose claimed amounts in the table ``inventories`` (resource classes without a column in
+    ``hosts``) differ from the sums of their allocations, for ``audit_host_counters``. *names*: names of the hosts by
+    id. *repair*: set the claimed amounts to these sums. *host_ids*: check only these hosts; ``None`` for all. *lock*:
+    lock the rows while counting."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

@@ -78,9 +78,9 @@ def operator_inventory(row: InventoryRow) -> Document:
 
 
 def effective_inventory(row: InventoryRow) -> Inventory:
-    """Return the inventory that applies for a row: the fields that the agent reports, replaced by the operator's where
-    an operator has set them. If no agent reports the class, the operator's fields alone apply; without any fields the
-    total is 0."""
+    """Return the inventory that applies for a row: each field has the value that an operator has set, or else the value
+    that the agent reports. If no agent reports the class, the operator's fields alone apply; if no operator has set
+    any, the total is 0."""
     own = row.own or {}
     if row.told is None:
         return Inventory(**own) if own else NOTHING
@@ -88,7 +88,7 @@ def effective_inventory(row: InventoryRow) -> Inventory:
 
 
 def claim_inventory(connection: Connection, host_id: str, name: str, whole: int, more: int) -> bool:
-    """Raise the claimed amount of the resource class *name* on a host by *more*, which may be negative. *whole*: the
+    """Increase the claimed amount of the resource class *name* on a host by *more*, which may be negative. *whole*: the
     consumer's amount after the claim. Return ``False``, with nothing changed, when the host has too little left, or
     when *whole* violates the inventory's limits for a single consumer."""
     values = {"host": host_id, "name": name, "whole": whole, "more": more}
@@ -141,7 +141,7 @@ def fetch_provided_classes(connection: Connection, names: Iterable[str]) -> set[
 
 def save_agent_inventories(connection: Connection, host_id: str,
                            agent_inventories: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Save the inventories that an agent reports, and return whether they differ from its last report.
+    """Save the inventories that an agent reports, and return whether they differ from the agent's last report.
     *agent_inventories*: by resource class, the fields of ``Inventory``. Fields that an operator has set do not change.
     Call this with the host's row locked."""
     rows = {row.resource_class: row for row in InventoryRow.several(connection.execute(
@@ -171,9 +171,9 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Set one column of a host's inventory row, and update the columns with the resulting limits. *source*: column name
-    and JSON text; column ``told`` has the agent's fields, ``own`` the operator's. *row*: the present row, if any.
-    Delete the row when both columns are null and nothing is claimed."""
+    """Set the column ``told`` (the agent's fields) or ``own`` (the operator's fields) of a host's inventory row, and
+    update the columns with the resulting limits. *source*: JSON text by the name of this column. *row*: the present
+    row, if any. Delete the row when ``told`` and ``own`` are null and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

@@ -45,9 +45,9 @@ class BandwidthRequest(NamedTuple):
 class WantedResources(NamedTuple):
     """The resources that a server requests on a host, before network cards are chosen for its bandwidth.
 
-    *resources*: amounts by resource class. *devices*: numbers of PCI devices by alias. Both include the requests of
-    *nics*, the NICs with guaranteed bandwidth. *isolate*: whether each NIC must have a different provider (Nova's
-    ``group_policy``).
+    *resources*: amounts by resource class. *devices*: numbers of PCI devices by alias. *resources* and *devices*
+    include the requests of *nics*, the NICs with guaranteed bandwidth. *isolate*: whether each NIC must have a
+    different provider (Nova's ``group_policy``).
     """
 
     resources: Mapping[str, int]
@@ -58,8 +58,9 @@ class WantedResources(NamedTuple):
 
 class GrantedResources(NamedTuple):
     """The resources that a server claims on a host, after network cards were chosen for its bandwidth. *resources*:
-    amounts by resource class. *devices*: numbers of PCI devices by alias. Both name the chosen cards instead of their
-    physical networks. *places*: by port uuid, the physical network or card that provides its bandwidth."""
+    amounts by resource class. *devices*: numbers of PCI devices by alias. Names of classes and aliases contain the
+    chosen card instead of only its physical network. *places*: by port uuid, the physical network or card that provides
+    its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -84,9 +85,9 @@ def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping
     """Yield possible placements of the NICs' bandwidth as ``{port: place}``; places with most free bandwidth come
     first. A place is a physical network, or ``NETWORK/CARD`` for a virtual function of a card.
 
-    *free_amounts*: unclaimed amounts on the host, as ``{"CLASS:PLACE": kbit/s}``. *isolate*: give each NIC another
-    place. *current_places*: by port, the place that a NIC must keep. *devices_fit*: whether the host has the PCI
-    devices for a (maybe partial) placement. The search ends after ``STEPS`` steps."""
+    *free_amounts*: unclaimed amounts on the host, as ``{"CLASS:PLACE": kbit/s}``. *isolate*: give each NIC a different
+    place. *current_places*: by port, the place that a NIC must keep. *devices_fit*: returns whether the host has the
+    PCI devices for a (maybe partial) placement. The search ends after ``STEPS`` steps."""
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
     room, places, steps = dict(free_amounts), dict[str, str](), iter(range(STEPS))
@@ -160,9 +161,10 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> GrantedResources | None:
-    """Choose network cards for the bandwidth in *desired*, and return the resources to claim on the host. Return
-    ``None`` when the host has too few PCI devices, or no card with enough bandwidth. NICs keep the cards that they
-    already use on this host. Locks the host's row when devices are requested."""
+    """Choose network cards for the bandwidth in *desired*, and return the resources to claim on the host.
+    *consumer_id*: the server, its migration or another consumer, whose present claim counts as free. Return ``None``
+    when the host has too few PCI devices, or no card with enough bandwidth. NICs keep the cards that they already use
+    on this host. Locks the host's row when devices are requested."""
     whole = GrantedResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
         return whole
@@ -210,8 +212,8 @@ def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str
 
 def bandwidth_shortage_text(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int]) -> str:
     """Return a text for users that says how much bandwidth a host's network cards lack for the virtual functions in
-    *nics*; empty when the cards have enough, or the host has no such cards. *free_amounts*: unclaimed amounts on the
-    host, as ``{"CLASS:PLACE": kbit/s}``."""
+    *nics*; empty when the cards have enough, or *nics* need no card of the host. *free_amounts*: unclaimed amounts on
+    the host, as ``{"CLASS:PLACE": kbit/s}``."""
     mine, cards = requests_on_cards(nics, free_amounts), _cards(free_amounts)
     if not mine or next(bandwidth_placements(mine, free_amounts), None) is not None:
         return ""
