@@ -70,8 +70,9 @@ class Notifier:
     """The thread that sends the signals of a ``Bell`` to other processes by PostgreSQL's NOTIFY.
 
     It uses a separate connection, because PostgreSQL commits transactions with NOTIFY one after the other, across all
-    databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: an engine in
-    autocommit mode. *origin*: identifies this process in its signals, so that it can ignore them.
+    databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: the engine (in
+    autocommit mode) that provides this connection. *origin*: identifies this process in its signals, so that it can
+    ignore them.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

@@ -40,8 +40,8 @@ def _has(column: ColumnElement[Any], opening: str, item: str) -> ColumnElement[b
 
 def match_pattern(kind: str, column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
     """Return the SQL condition that the regular expression *pattern* matches somewhere in *column*. *kind*: ``sqlite``
-    or ``postgresql``. Where possible the condition tests a faster LIKE or GLOB pattern, instead of the expression or
-    before it."""
+    or ``postgresql``. Where possible, the condition tests a LIKE or GLOB pattern, which is faster, before the
+    expression or in its place."""
     parts = regex.parse_wildcards(pattern)
     if parts is not None:
         return match_wildcards(kind, column, parts)
@@ -72,8 +72,8 @@ def keyset_condition(order: Order, values: Sequence[Any], *, nulls: bool = False
     descending; the last column must be unique. *values*: the given row's values of these columns, or bind parameters
     for them. *nulls*: whether columns may be null; nulls sort first.
 
-    If no column is nullable and all have the same direction, the condition compares row values, so engines find the
-    first row in an index. Otherwise they can use an index of the first column, if its value is not null.
+    Without nulls, and if all columns have the same direction, the condition compares row values, so that the database
+    finds the first row in an index. With different directions, the database can use an index of the first column.
     """
     known = not nulls and all(value is not None for value in values)
     if known and len({down for _column, down in order}) == 1:

@@ -194,7 +194,7 @@ class Database:
 
     def leave_open(self, connection: Connection) -> None:
         """Store an idle connection for the next ``take_open_connection``; close it if ``OPEN`` connections are already
-        stored. Its last statement must be complete, and must not have failed."""
+        stored. The connection's last statement must be complete, and must not have failed."""
         if len(self._open) < OPEN:
             self._open.append(connection)
         else:
@@ -244,8 +244,8 @@ class Database:
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
-        """Return the time *plus* seconds from now by the database's clock, for use in statements. Leases use it,
-        because the clocks of the machines may differ."""
+        """Return the time *plus* seconds from now by the database's clock, for use in statements. Leases use this
+        clock, because the clocks of the machines may differ."""
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
@@ -347,8 +347,8 @@ def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
                           rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
     """Insert *rows* by *statement*, and return all rows of the table whose *key* column has one of the inserted values.
-    Several rows are read by a second query instead of a RETURNING clause, because SQLAlchemy would compile that clause
-    each time."""
+    For several *rows*, a second query reads the rows instead of a RETURNING clause, because SQLAlchemy would compile
+    that clause each time."""
     if len(rows) == 1:
         return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)

@@ -68,7 +68,7 @@ def write_dump(database: Database, path: Path) -> None:
 
 
 def restore_dump(database: Database, path: Path) -> None:
-    """Put the tables of the dump *path* in place of those of *database*. After a failure the database has its former
+    """Replace the tables of *database* by the tables in the dump at *path*. After a failure the database has its former
     tables, or none. Raises ``DumpFailed``."""
     if database.kind == "sqlite":
         file = Path(str(database.url.database))
@@ -86,8 +86,8 @@ def restore_dump(database: Database, path: Path) -> None:
 
 
 def _create_like_folder(file: Path) -> None:
-    """Create an empty *file* that only its owner can read, if there is none. If root calls this, the owner becomes that
-    of the folder: the service."""
+    """Create an empty *file* that only its owner can read, if there is none. If root calls this, the file gets the
+    owner of its folder, so that the service can use it."""
     if not file.exists():
         file.touch(mode=0o600)
         if os.geteuid() == 0:
@@ -108,8 +108,8 @@ def _open_sqlite(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def _run_program(name: str, words: Sequence[str], url: URL) -> None:
-    """Run ``pg_dump`` or ``pg_restore`` with the database of *url*. Raises ``DumpFailed`` with the program's message.
-    """
+    """Run ``pg_dump`` or ``pg_restore`` with the arguments *words* for the database at *url*. Raises ``DumpFailed``
+    with the program's message."""
     if shutil.which(name) is None:
         raise DumpFailed(f"{name} is not installed. Install PostgreSQL's client programs (Debian: apt install "
                          "postgresql-client), of the server's version or newer.")

@@ -34,8 +34,8 @@ class Hangs(psycopg.OperationalError):
 
 
 class LimitedConnection(psycopg.Connection[Any]):
-    """A connection that closes itself when a statement exceeds its limit. TCP alone does not notice a stopped server
-    process: its kernel keeps connections alive."""
+    """A connection that closes itself when a statement exceeds its time limit. TCP alone does not notice a server
+    process that hangs, because the server's kernel keeps the connection alive."""
 
     limit = math.inf
     breaker: CircuitBreaker
@@ -52,17 +52,17 @@ class LimitedConnection(psycopg.Connection[Any]):
         return poll
 
     def is_closing(self) -> bool:
-        """Return whether the server has closed this idle connection, or has sent that it will. Only polls the socket,
-        which takes a few microseconds; a query would take a hundred."""
+        """Return whether the server has closed this idle connection, or has announced that it will. Only polls the
+        socket, which takes a few microseconds; a query would take a hundred."""
         return bool(self._poll.poll(0))
 
     def is_stale(self) -> bool:
-        """Return whether the idle connection must be replaced: the server has closed it, or it is old."""
+        """Return whether the idle connection must be replaced: the server has closed it, or the connection is old."""
         return time.monotonic() - self.opened > OLD or self.is_closing()
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """Override psycopg's ``wait``, and limit it to the seconds of the connection or of the caller's
-        ``statement_timeout`` block."""
+        """Override psycopg's ``wait``, and limit the waiting time: to the seconds of the caller's ``statement_timeout``
+        block, or by default to the limit of the connection."""
         if self._sends:
             self._rest = _resume(gen, next(gen))
             return cast("T", None)
@@ -86,8 +86,8 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
         """Run psycopg's generator *gen* and return its result. Raise ``Hangs`` and close the connection if there is no
-        answer after *seconds*; with *refused*, already when the circuit breaker says that the database hangs. psycopg
-        must resume the generator at least every 0.1 s."""
+        answer after *seconds*; with *refused*, do this earlier if the circuit breaker says that the database hangs.
+        psycopg must resume the generator at least every 0.1 s."""
         began = time.monotonic()
         try:
             awaited = next(gen)
@@ -105,7 +105,7 @@ class LimitedConnection(psycopg.Connection[Any]):
 
 
 def _resume(gen: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Continue psycopg's generator *gen* and return its result. *awaited*: the value that it yielded last."""
+    """Continue psycopg's generator *gen* and return its result. *awaited*: the value that *gen* yielded last."""
     try:
         while True:
             awaited = gen.send((yield awaited))
@@ -132,7 +132,8 @@ class _Columns(Sequence[Any]):
 
 class _Cursor(psycopg.Cursor[Any]):
     """A cursor whose description is built only when it is read. SQLAlchemy asks for the description of every result,
-    but uses only that of a statement's first result. Building it takes a third of the time of reading a server."""
+    but uses only that of a statement's first result. Building the description takes a third of the time of reading a
+    server."""
 
     @property
     def description(self) -> Any:
@@ -175,7 +176,8 @@ def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
 
 class Listener(threading.Thread):
     """A thread that calls ``ring`` of *bell* for notifications from PostgreSQL, except those that this process has sent
-    (they contain *origin*). After a lost connection it connects again, and wakes all waiting threads once."""
+    (they contain *origin*). After a lost connection it connects again, and wakes all waiting threads once, because
+    notifications may have been lost."""
 
     def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)

@@ -22,7 +22,7 @@ class PreparedQuery:
 
     All rows are read at once, as named tuples with the same values as SQLAlchemy's rows; errors are SQLAlchemy's.
     Parameters of an execution must be single values; *values*: constant parameters, which may be lists. If an engine
-    has event listeners, SQLAlchemy executes the query.
+    has event listeners, SQLAlchemy executes the query and calls them.
     """
 
     def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:

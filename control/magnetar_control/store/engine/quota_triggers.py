@@ -31,8 +31,8 @@ def counted_condition(row: str) -> str:
 
 def staying_condition(row: str) -> str:
     """Return the SQL condition that a server is counted in ``quota_usage``: it uses quota, and is not moving to another
-    cell. Servers that are moving are counted separately, because both cells may have a row. *row*: the name of the
-    server's row in SQL: a table, ``OLD`` or ``NEW``."""
+    cell. Servers that are moving are counted separately, because the source cell and the target cell may both have the
+    server's row. *row*: the name of the server's row in SQL: a table, ``OLD`` or ``NEW``."""
     return f"({counted_condition(row)} AND {row}.leaving IS NULL)"
 
 
@@ -46,13 +46,13 @@ def flavor_amount(kind: str, row: str, name: str) -> str:
 
 def usage_triggers(kind: str) -> list[str]:
     """Return the SQL statements that create the triggers that update ``quota_usage``. *kind*: ``sqlite`` or
-    ``postgresql``. Executing them again replaces the triggers."""
+    ``postgresql``. Executing the statements again replaces the triggers."""
     return _sqlite_triggers() if kind == "sqlite" else _postgresql_triggers()
 
 
 def _changed_condition() -> str:
     """Return the SQL condition that an UPDATE of a server's row changes ``quota_usage``: the server's project, user or
-    flavor changes, or whether it is counted."""
+    flavor changes, or whether the server is counted."""
     old, new = staying_condition("OLD"), staying_condition("NEW")
     unequal = " OR ".join(f"OLD.{name} <> NEW.{name}" for name in ("project_id", "user_id", "flavor"))
     return f"({old} <> {new} OR ({new} AND ({unequal})))"

@@ -34,9 +34,9 @@ class PatternRefused(ValueError):
 
 
 class _Parser:
-    """A parser that turns a regular expression into a syntax tree. Its nodes are tuples: ``all`` (concatenation) or
-    ``any`` (alternatives) of several trees, ``repeat`` of one tree, ``start``, ``end``, and ``char`` with a function
-    that tests a character, and the character itself if only one matches."""
+    """A parser that turns a regular expression into a syntax tree. The nodes of the tree are tuples: ``all``
+    (concatenation) or ``any`` (alternatives) of several trees, ``repeat`` of one tree, ``start``, ``end``, and ``char``
+    with a function that tests a character, and the character itself if only one matches."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -286,7 +286,7 @@ def outline_wildcards(text: str) -> tuple[str, ...] | None:
     """Return a wildcard pattern (see ``parse_wildcards``) that accepts all strings that the regular expression *text*
     matches, and perhaps others. Return ``None`` if it would accept nearly every string. Raises ``PatternRefused``.
 
-    A database tests this pattern first, because that is much faster than the expression, or uses an index.
+    A database tests this pattern before the expression, because this test is much faster, or can use an index.
     """
     tree = _Parser(text).parsed()
     trees = tree[1] if tree[0] == "all" else [tree]

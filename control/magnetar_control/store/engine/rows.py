@@ -35,8 +35,8 @@ class DocumentColumn(Generic[T]):
     def __get__(self, row: StoredRow, owner: type) -> T: ...
 
     def __get__(self, row: StoredRow | None, owner: type) -> Any:
-        """Return the decoded document. If it is cached, it is stored in the row's ``__dict__``, where Python finds it
-        next time without calling this method."""
+        """Return the decoded document. With ``kept``, also store the document in the row's ``__dict__``, where Python
+        finds it next time without calling this method."""
         if row is None:
             return self
         text = getattr(row.stored, self.column)
@@ -52,7 +52,7 @@ def annotated_columns(row_class: type) -> list[str]:
 
 
 class StoredRow:
-    """A read-only row of a table. It may have only some of the table's columns; reading a missing one raises
+    """A read-only row of a table. It may have only some of the table's columns; reading a missing column raises
     ``AttributeError``.
 
     A subclass annotates the plain columns, and has a ``DocumentColumn`` for each JSON column. ``stored``: the row as
@@ -65,7 +65,7 @@ class StoredRow:
         self.stored = stored
 
     def __init_subclass__(cls) -> None:
-        """Add a property for each annotated column. It uses ``attrgetter``, which runs no Python code."""
+        """Add a property for each annotated column. The property uses ``attrgetter``, which runs no Python code."""
         for name in annotated_columns(cls):
             setattr(cls, name, property(attrgetter(f"stored.{name}")))
 

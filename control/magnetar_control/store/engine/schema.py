@@ -84,8 +84,8 @@ def read_schema_state(connection: Connection, name: str, metadata: MetaData) -> 
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
-    """Create all tables of *metadata* with their triggers. Uses a copy of *metadata*, because SQLAlchemy's table
-    objects would keep the data that it computes for this."""
+    """Create all tables of *metadata* with their triggers. Uses a copy of *metadata*, because the original table
+    objects would keep the data that SQLAlchemy computes for the creation."""
     add_services()
     copy.deepcopy(metadata).create_all(connection, checkfirst=False)
     create_triggers(connection, metadata)

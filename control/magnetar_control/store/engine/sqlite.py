@@ -65,8 +65,8 @@ def commit_mark(path: str) -> tuple[float, ...] | None:
 
 
 def empty_log(connection: Connection) -> bool:
-    """Truncate the write-ahead log, which still contains deleted data. Return whether that worked: another connection
-    may prevent it."""
+    """Truncate the write-ahead log, which still contains deleted data. Return whether the log was truncated; another
+    connection may prevent this."""
     connection.exec_driver_sql(f"PRAGMA busy_timeout={EMPTY_WITHIN}")
     try:
         busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]

@@ -48,8 +48,8 @@ def timestamp_columns() -> tuple[Column[Any], ...]:
 
 def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
     """Create PostgreSQL's extension pg_trgm if it is installed. Return whether the database has the extension, which
-    trigram indexes need. Without them, searches for a part of a name or address are slow. A callable for SQLAlchemy's
-    ``ddl_if``."""
+    trigram indexes need. Without these indexes, searches for a part of a name or address are slow. A callable for
+    SQLAlchemy's ``ddl_if``."""
     if bind is None or bind.dialect.name != "postgresql":
         return False
     try:
@@ -67,8 +67,8 @@ def creation_time(context: Any) -> Any:
 
 
 def define_partial_index(name: str, *columns: str, where: str, **options: Any) -> Index:
-    """Return an index that contains only the rows that fulfil the SQL condition *where*. Engines use it for queries
-    with that condition."""
+    """Return an index that contains only the rows that fulfil the SQL condition *where*. Databases use the index for
+    queries with that condition."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where), **options)
 
 
@@ -80,9 +80,10 @@ def column_defaults(table: Table) -> dict[str, Any]:
 
 
 def define_outbox_tables(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
-    """Define and return two tables for notifications that are sent to HTTP receivers: the notifications, one row for
-    each receiver, sent in the order of their ids; and the receivers, with the lease of the conductor that sends, and
-    the failures since the last success. *prefix*: of the tables' names."""
+    """Define and return two tables for notifications that are sent to HTTP receivers. The first table has one row for
+    each notification and receiver, to be sent in the order of the ids. The second table has the receivers, each with
+    the lease of the conductor that sends to it, and the number of failures since the last success. *prefix*: the
+    beginning of the tables' names."""
     waiting = Table(
         f"{prefix}notifications", metadata,
         Column("id", SERIAL, primary_key=True, autoincrement=True), Column("receiver", NAME, nullable=False),
