@@ -102,7 +102,7 @@ def remove_aggregate_host_row(connection: Connection, id: int | None, host: str)
 
 
 def _risen(connection: Connection, host: str) -> None:
-    """Raise the generation of the host's resource provider by 1, because its aggregates changed."""
+    """Increase the generation of the host's resource provider by 1, because the host's aggregates changed."""
     connection.execute(update(hosts).where(hosts.c.name == host).values(generation=hosts.c.generation + 1))
 
 

@@ -29,8 +29,9 @@ FRESH = 10.0
 
 class CapabilityMark(NamedTuple):
     """A database row that says that the cloud uses a capability (an ability that all processes must have first), or is
-    about to use it. *kinds*: the kinds of processes that need it. *version*: the release that inserted the row, at
-    *marked_at*. *used_since*: empty until it is certain that no process lacks the capability."""
+    about to use it. *kinds*: the kinds of processes that need the capability. *version*: the release of the process
+    that inserted the row, at *marked_at*. *used_since*: empty until it is certain that no process lacks the capability.
+    """
 
     name: str
     kinds: Sequence[str]
@@ -116,7 +117,7 @@ def _find_mark(database: Database, capability: Capability) -> CapabilityMark | N
 
 def _write_mark(database: Database, capability: Capability) -> CapabilityMark | None:
     """Insert the row that announces the use of *capability*, unless it exists, and return it. Return ``None`` if
-    another process has deleted it again."""
+    another process has deleted the row again."""
     with database.write() as connection:
         connection.execute(INSERT[database.kind](capability_marks).values(
             name=capability.name, kinds=",".join(capability.kinds), version=installed_version(),

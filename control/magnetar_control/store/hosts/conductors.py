@@ -27,8 +27,8 @@ def write_conductor_heartbeat(database: Database, holder: str, name: str, versio
 def write_process_heartbeat(database: Database, table: Table, holder: str, name: str, version: str | None,
                             capabilities: Sequence[str], *removed: ColumnElement[bool]) -> None:
     """Write the heartbeat of a process into its row of *table*. *holder*: the id of the process. *name*, *version*,
-    *capabilities*: stored with the heartbeat. *removed*: conditions for rows of dead processes: rows that fulfil them
-    are deleted if they had no heartbeat for ``FORGOTTEN`` seconds."""
+    *capabilities*: stored with the heartbeat. *removed*: SQL conditions for dead processes; rows that fulfil all of
+    these are deleted if they had no heartbeat for ``FORGOTTEN`` seconds."""
     values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
     with database.write() as connection:
         query = INSERT[database.kind](table).values(

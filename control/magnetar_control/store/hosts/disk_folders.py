@@ -10,8 +10,8 @@ from .host_row import HostRow
 
 
 def folder_of_host(row: HostRow | None) -> Mapping[str, Any]:
-    """Return the folder with the servers' disks that this host shares with others, as the host reports it. Empty if its
-    disks are not shared, or *row* is ``None``."""
+    """Return what a host reports about its folder for the servers' disks, if it shares this folder with other hosts.
+    Return an empty mapping if its disks are not shared, or *row* is ``None``."""
     folder = row.info.get("disk_folder") if row is not None else None
     return folder if isinstance(folder, Mapping) and folder.get("id") else {}
 
@@ -24,7 +24,7 @@ def usable_folder_id(info: Mapping[str, Any]) -> str:
 
 
 def do_hosts_share_disks(source: HostRow | None, target: HostRow | None) -> bool:
-    """Return whether the host *target* can use the disks of the servers on *source* now, because both share a folder.
-    """
+    """Return whether the host *target* can use the disks of the servers on *source* now, because both hosts share a
+    folder."""
     id = folder_of_host(source).get("id")
     return bool(id) and target is not None and usable_folder_id(target.info) == id

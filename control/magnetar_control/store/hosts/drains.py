@@ -96,7 +96,7 @@ def update_drain_row(connection: Connection, drain: DrainRow, **values: Any) -> 
 
 
 def remove_drain_row(connection: Connection, host: str, state: str | None = None) -> bool:
-    """Remove the drain of a host; with *state*, only in this state. Return whether it was removed."""
+    """Remove the drain of a host. *state*: remove it only in this state. Return whether it was removed."""
     which = delete(drains).where(drains.c.host == host)
     return connection.execute(which if state is None else which.where(drains.c.state == state)).rowcount == 1
 

@@ -76,8 +76,8 @@ def fetch_open_fencing_requests(connection: Connection, cell_id: str) -> list[Fe
 
 
 def end_fencing_request(connection: Connection, request: FencingRequest, error: MagnetarError | None = None) -> None:
-    """Record that a request has ended, with *error* if it failed. Does nothing if it has already ended, or a later
-    request has replaced it."""
+    """Record that a request has ended, with *error* if it failed. Does nothing if the request has already ended, or a
+    later request has replaced it."""
     connection.execute(update(fencing_requests).where(
         fencing_requests.c.host == request.host, fencing_requests.c.id == request.id,
         fencing_requests.c.ended_at.is_(None)).values(

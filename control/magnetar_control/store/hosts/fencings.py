@@ -65,10 +65,10 @@ def fetch_fencing_rows(connection: Connection) -> list[FencingRow]:
 
 def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str, by: str, seconds: float,
                   to_fence: bool) -> bool:
-    """Assign a host's row to an attempt to fence or unfence it, for *seconds*. Return ``False`` while the row is
-    assigned to another attempt. *attempt*: id of the new attempt. *agent*: the fence agent. *by*: the requesting user.
-    *to_fence*: false to unfence. Clears ``confirmed_at``, because the power state of the host is unknown from now on.
-    """
+    """Assign the row of *host* in ``fencings`` to a new attempt to fence or unfence the host, for *seconds*. Return
+    ``False`` while the row is assigned to another attempt. *attempt*: id of the new attempt. *agent*: the fence agent.
+    *by*: the requesting user. *to_fence*: false to unfence. Clears ``confirmed_at``, because the power state of the
+    host is unknown from now on."""
     columns: dict[str, Any] = {"attempt": attempt, "busy_until": utc_now(seconds), "confirmed_at": None}
     if to_fence:
         columns |= {"agent": agent, "requested_at": utc_now(), "requested_by": by, "ended_at": None, "message": "",
@@ -82,7 +82,7 @@ def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str
 
 def end_fencing(connection: Connection, host: str, attempt: str, **columns: Any) -> bool:
     """Record that an attempt to fence or unfence the host has ended. *columns*: the result. Return ``False``, with
-    nothing changed, if the row is assigned to another attempt."""
+    nothing changed, if the host's row in ``fencings`` is assigned to another attempt."""
     return connection.execute(update(fencings).where(
         fencings.c.host == host, fencings.c.attempt == attempt).values(
         busy_until=None, **columns)).rowcount == 1
@@ -90,7 +90,7 @@ def end_fencing(connection: Connection, host: str, attempt: str, **columns: Any)
 
 def hold_fenced_host(connection: Connection, host: str, attempt: str, message: str) -> bool:
     """Record that the host is off, disable it, and force it down with *message* as the reason. Return ``False``, with
-    nothing changed, if the row is assigned to another attempt."""
+    nothing changed, if the host's row in ``fencings`` is assigned to another attempt."""
     fencing = fetch_fencing_row(connection, host, lock=True)
     row = hosts.fetch_host_row(connection, host, lock=True)
     if fencing is None or fencing.attempt != attempt or row is None:
@@ -105,7 +105,8 @@ def hold_fenced_host(connection: Connection, host: str, attempt: str, message: s
 
 def release_fenced_host(connection: Connection, host: str, attempt: str, message: str) -> bool:
     """Record that the host may be used again, with the text *message*, and restore its status (disabled, forced down)
-    from before the fencing. Return ``False``, with nothing changed, if the row is assigned to another attempt."""
+    from before the fencing. Return ``False``, with nothing changed, if the host's row in ``fencings`` is assigned to
+    another attempt."""
     fencing = fetch_fencing_row(connection, host, lock=True)
     if fencing is None or fencing.attempt != attempt:
         return False

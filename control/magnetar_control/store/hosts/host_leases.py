@@ -37,8 +37,8 @@ _PROBLEM = update(host_states).where(host_states.c.host == bindparam("name")).va
 
 class Renewal(NamedTuple):
     """The result of ``renew_host_leases``, as names of hosts. *up*: the heartbeat was written. *evacuated*: not up yet,
-    because evacuated servers must first be removed from the host. *lost*: another conductor watches the host, or it has
-    no row."""
+    because evacuated servers must first be removed from the host. *lost*: another conductor watches the host, or the
+    host has no row."""
 
     up: frozenset[str]
     evacuated: frozenset[str]
@@ -58,7 +58,7 @@ class _Statements(NamedTuple):
 @cache
 def _statements(kind: str) -> _Statements:
     """Return the SQL statements for an engine (``sqlite`` or ``postgresql``). The names of hosts are passed as one
-    parameter, so the text does not depend on their number."""
+    parameter, so the text of a statement does not depend on the number of hosts."""
     sqlite = kind == "sqlite"
     now, until = (bindparam("now"), bindparam("until")) if sqlite else (postgresql_now(), postgresql_now(LEASE))
     named: ColumnElement[bool] = host_states.c.host.in_(
@@ -82,8 +82,8 @@ def _parameters(database: Database, holder: str, names: Iterable[str]) -> dict[s
 
 
 def take_host_leases(database: Database, holder: str, names: Collection[str]) -> frozenset[str]:
-    """Lease the hosts in *names* that no other conductor watches, and return their names. *holder*: the id of the
-    process that will watch them."""
+    """Lease the hosts in *names* that no other conductor watches, and return the names of the leased hosts. *holder*:
+    the id of the process that will watch them."""
     statements = _statements(database.kind)
     if not names:
         return frozenset()
@@ -109,8 +109,8 @@ def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, 
     mappings are by host name.
 
     *heartbeats*: for each host that answered, the uuids of evacuations whose old guests are stopped or removed there.
-    *silent*: hosts that did not answer. *problems*: why a host is not up, to be stored; ``None`` clears it. *reports*:
-    the data of the heartbeat, as JSON text.
+    *silent*: hosts that did not answer. *problems*: texts to store that say why a host is not up; ``None`` clears the
+    stored text. *reports*: the data of the heartbeat, as JSON text.
     """
     statements, names = _statements(database.kind), {*heartbeats, *silent, *problems}
     if not names:

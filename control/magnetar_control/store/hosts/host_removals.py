@@ -21,7 +21,8 @@ AT_ONCE = 100
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
     """Record that *host* has a resource, so that the resource can be removed later. *noun*: the resource's type in the
-    agents' API, such as volume. *key*: its uuid or name in that API. *due*: whether the host must remove it now."""
+    agents' API, such as volume. *key*: the resource's uuid or name in that API. *due*: whether the host must remove it
+    now."""
     if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
@@ -29,7 +30,7 @@ def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *
 
 def mark_removals_due(connection: Connection, noun: str, key: str) -> None:
     """Record that a resource was deleted, so that every host that has it must remove it. *noun*: the resource's type in
-    the agents' API, such as volume. *key*: its uuid or name in that API."""
+    the agents' API, such as volume. *key*: the resource's uuid or name in that API."""
     connection.execute(update(table).where(table.c.noun == noun, table.c.key == key).values(due=True))
 
 
@@ -46,7 +47,7 @@ def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str,
 
 def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
     """Delete the row of a resource that *host* has removed. *noun*: the resource's type in the agents' API, such as
-    volume. *key*: its uuid or name in that API."""
+    volume. *key*: the resource's uuid or name in that API."""
     connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
 
 

@@ -121,8 +121,8 @@ def fetch_disabled_hosts(connection: Connection) -> set[str]:
 
 
 def count_move_claims(connection: Connection) -> int:
-    """Return how many servers that are being moved claim resources on a second host that is not disabled. The counter
-    ``servers`` of this second host includes them."""
+    """Return how many servers that are being moved claim resources on a second host that is not disabled. The counters
+    ``servers`` of both hosts include them, so their sum counts them twice."""
     return int(connection.execute(_MOVES).scalar_one())
 
 
@@ -140,8 +140,8 @@ def lock_host_rows(connection: Connection, ids: Collection[str]) -> None:
 
 
 def child_provider_id(host_id: str, name: str) -> str:
-    """Return the uuid of the child resource provider *name* of a host. It is not stored, but computed from *host_id*
-    and *name*."""
+    """Return the uuid of the child resource provider *name* of a host. The uuid is not stored, but computed from
+    *host_id* and *name*."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
 
 
@@ -165,13 +165,13 @@ def upsert_host_row(connection: Connection, name: str, cell_id: str, endpoint: s
 
 def save_host_inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL,
                         reserved: Mapping[str, int] | None = None) -> bool:
-    """Save the agent's report about a host, and the limits of claims that result from it. Return whether total amounts
-    or limits have changed.
+    """Save the agent's report about a host, and the resulting limits of claims. Return whether total amounts or limits
+    have changed.
 
     *info*: the report (the ``host`` resource of the agent's API). *ratios*: used where the host has no allocation ratio
     set by an operator. *reserved*: new reserved amounts by column (``vcpus_reserved``, …); a value set by an operator
-    has precedence. If libvirt is down, missing values are taken from the last report; nothing is saved if there are
-    none.
+    has precedence. If libvirt is down, values that *info* lacks are taken from the last report; if the last report
+    lacks them too, nothing is saved.
     """
     row = HostRow(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one())
     if info.get("connected") is False or _lacks(info):  # libvirt may stop while the agent answers

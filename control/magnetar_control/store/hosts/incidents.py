@@ -136,8 +136,8 @@ def count_open_incidents(connection: Connection) -> dict[str, int]:
 
 
 def update_incident_row(connection: Connection, incident: IncidentRow, **values: Any) -> IncidentRow | None:
-    """Set columns of an open incident, and return its new row. Return ``None``, with nothing changed, when it was
-    closed, or its state has changed, since *incident* was read. If *values* have a closed state, this closes the
+    """Set columns of an open incident, and return its new row. Return ``None``, with nothing changed, when the incident
+    was closed, or its state has changed, since *incident* was read. If *values* have a closed state, this closes the
     incident."""
     if values.get("state", incident.state) not in OPEN:
         values = {"finished_at": utc_now(), **values, "open_key": None}
@@ -148,8 +148,9 @@ def update_incident_row(connection: Connection, incident: IncidentRow, **values:
 
 
 def is_server_unchanged(connection: Connection, incident: IncidentRow, row: IncidentServer) -> bool:
-    """Return whether an incident's state, and the state and number of attempts of its server *row*, are still as they
-    were read. Locks the incident until the transaction ends, so that no other process works on it."""
+    """Return whether the state of *incident*, and the state and number of attempts of its server *row*, have not
+    changed since these rows were read. Locks the incident until the transaction ends, so that no other process works on
+    it."""
     state = connection.execute(select(incidents.c.state).where(
         incidents.c.id == incident.id).with_for_update()).scalar_one_or_none()
     current = connection.execute(select(incident_servers.c.state, incident_servers.c.attempts).where(

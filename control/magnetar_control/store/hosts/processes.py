@@ -27,7 +27,7 @@ from .services import fetch_compute_services
 class ProcessRow:
     """A process of the cloud with its release and capabilities. *kind*: one of ``PROCESS_KINDS`` (API, conductor,
     agent). *cell*: the cell's name; empty for API processes. *version*: ``None`` for old releases, which do not
-    announce it. *up*: whether it sent a heartbeat recently."""
+    announce their version. *up*: whether it sent a heartbeat recently."""
 
     kind: str
     name: str

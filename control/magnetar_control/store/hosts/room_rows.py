@@ -34,7 +34,7 @@ _SERVERS = select(*servers.c[_COLUMNS])
 
 class GroupOfHosts(NamedTuple):
     """A server group and the hosts of its members. ``group``: the group itself; its field ``hosts`` is empty.
-    ``hosts``: by server uuid, the names of the hosts on which this member claims resources."""
+    ``hosts``: by the member's uuid, the names of the hosts on which the member claims resources."""
 
     group: Group
     hosts: dict[str, list[str]]

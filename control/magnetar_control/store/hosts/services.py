@@ -36,7 +36,7 @@ _BUSY: Any = select(_HOST, func.count()).where(
 @dataclass(frozen=True)
 class LastSeen:
     """The last heartbeats of the services of one cell. *hosts*, *conductors*: (time of the last heartbeat, whether the
-    service is up), by name. *refused*: by host name, why the conductor rejects its agent's reports."""
+    service is up), by name. *refused*: by host name, why the conductor rejects the reports of the host's agent."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
@@ -176,8 +176,8 @@ def fetch_servers_on_hosts(store: Store, names: Iterable[str]) -> dict[str, list
 
 
 def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return (number of servers, number of servers with a task_state), by host name. A server that moves to another
-    cell counts only in the target cell, once its rows are there."""
+    """Return (number of servers, number of servers with a task_state), by host name. A server that is moving to another
+    cell is not counted until its rows are in the target cell."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)
     ).group_by(servers.c.host)
@@ -190,8 +190,8 @@ def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[
 
 def count_busy_servers(store: Store) -> dict[str, int]:
     """Return the number of servers with a task_state, by host name; hosts without such servers are absent. Servers
-    without a host count under ``""``. A server that moves to another cell counts only in the target cell, once its rows
-    are there."""
+    without a host count under ``""``. A server that is moving to another cell is not counted until its rows are in the
+    target cell."""
     busy: Counter[str] = Counter()
     for host, count in _rows(rows_of_cells(store, _BUSY)):
         busy[host] += count
