@@ -20,9 +20,9 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: where the slow
-    pass over all rows continues (a value of ``audit_pages``); empty at the beginning. *action_id*: the last action
-    whose server was audited."""
+    """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: where the
+    audit's slow pass over all rows continues, as ``audit_pages`` has yielded it; empty at the beginning. *action_id*:
+    the last action whose server was audited."""
 
     position: str
     action_id: int

@@ -56,9 +56,9 @@ def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
 
 
 def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
-    """Insert the rows of a server that comes from another cell; its running actions become queued ones. Replaces old
-    rows that the server left in this cell when it moved away earlier. Return ``False``, with nothing changed, when the
-    server's rows have already been inserted."""
+    """Insert the rows of a server that comes from another cell; the server's running actions become queued ones.
+    Replaces old rows that the server left in this cell when it moved away earlier. Return ``False``, with nothing
+    changed, when the server's rows have already been inserted."""
     id, server = source_rows.server.id, source_rows.server.column_values()
     target_moves = connection.execute(select(servers.c.cell_moves).where(servers.c.id == id).with_for_update()).scalar()
     if target_moves is not None:
@@ -92,8 +92,8 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
     """Return the columns of an action, without its id, for its copy in the target cell. A queued action is assigned to
-    *host*. A running action becomes a queued one with one attempt, so that its next conductor treats it as a retry, and
-    ends its open events."""
+    *host*. A running action becomes a queued one with one attempt, so that the next conductor treats the action as a
+    retry, and ends the action's open events."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)

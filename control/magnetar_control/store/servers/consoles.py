@@ -40,8 +40,8 @@ _OLDER = select(tokens.c.number).where(tokens.c.server_id == bindparam("server")
 
 
 def insert_console_token(connection: Connection, database: Database, seconds: float, **values: Any) -> None:
-    """Insert a console token that is valid for *seconds*. Also removes expired tokens of the cell, and the oldest
-    tokens of a server with too many. *values*: columns of the token."""
+    """Insert a console token that is valid for *seconds*. Also removes expired tokens of the cell, and the server's
+    oldest tokens if it has too many. *values*: columns of the token."""
     connection.execute(delete(tokens).where(tokens.c.expires_at <= database.clock()))
     old = connection.execute(_OLDER, {"server": values["server_id"]}).scalars().all()
     if old:

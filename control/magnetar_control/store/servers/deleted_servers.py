@@ -69,8 +69,9 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = 
     """Find out what has become of servers for which the caller found no live row. Return (uuids of deleted servers,
     unknown servers as ``{uuid: cell id}``). Unknown: the server has a mapping, but was found neither deleted nor live.
 
-    A server is deleted if its row in its cell says so, or its mapping says so and that cell answers. *silent*: ids of
-    cells to skip; cells that do not answer are added. ``None``: raise the error of a cell that does not answer.
+    A server is deleted if its row in its cell says so, or its mapping says so and its cell answers. *silent*: ids of
+    cells to skip, to which this function adds cells that do not answer. If *silent* is ``None``, the error of such a
+    cell is raised.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

@@ -49,9 +49,9 @@ LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
 
 def candidate_conditions(connection: Connection, request: ServerListRequest, gone: bool) -> list[Condition]:
-    """Return a list with one SQL condition that limits a query to servers that an index has found for a filter of
-    *request*. Return an empty list if no filter has an index, or if the index finds more than ``MOST`` servers. *gone*:
-    whether deleted servers are listed instead of live ones."""
+    """Search for servers by one filter of *request* that has an index. Return a list with one SQL condition, which
+    limits the caller's query to the servers found. Return an empty list if no filter has an index, or if more than
+    ``MOST`` servers are found. *gone*: whether deleted servers are listed instead of live ones."""
     kind = connection.dialect.name
     queries = _address_queries(kind, request)
     if not queries and kind == "sqlite":
@@ -68,7 +68,7 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _each_of(kind: str, texts: Sequence[str]) -> Any:
-    """Return the column of an SQL table expression that has a row for each of *texts*. All texts are passed as a single
+    """Return the column of an SQL table expression with one row for each of *texts*. All texts are passed as a single
     query parameter. *kind*: ``sqlite`` or ``postgresql``."""
     rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
         orjson.dumps(texts).decode())
@@ -140,9 +140,9 @@ def _readings(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
-    """Return a query that finds uuids for a filter of *request* by reading only an index (on SQLite). Return ``None``
-    if no filter has an index, or if too many servers were changed in the requested time. *gone*: whether deleted
-    servers are listed instead of live ones."""
+    """Return a query that finds the uuids of servers by one filter of *request*, and reads only an index (on SQLite).
+    Return ``None`` if no filter has an index, or if too many servers were changed in the requested time. *gone*:
+    whether deleted servers are listed instead of live ones."""
     for tags, every, negated in request.tags:
         if not negated:
             return select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags[:1] if every else tags))

@@ -116,7 +116,7 @@ def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any
 
 def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[Any]:
     """Merge rows of several cells (*answered*) in the order *sort*, which has (column, descending). If a server moves
-    between cells and both have a row, the target cell's row is returned."""
+    between two cells and both cells have its row, only the target cell's row is returned."""
     answered = [rows for rows in answered if rows]
     if len(answered) < 2:
         return list(answered[0]) if answered else []
@@ -188,8 +188,8 @@ def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | Non
 
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
-    """Return the query of a page that first sorts only uuids of servers, and then reads the whole rows of the page.
-    Servers must fulfil *conditions* and *further*. *kind*: ``sqlite`` or ``postgresql``."""
+    """Return the query of a page. The query first sorts only uuids of servers, and then reads the whole rows of the
+    page. Servers must fulfil *conditions* and *further*. *kind*: ``sqlite`` or ``postgresql``."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
     by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
     return by_ids
@@ -217,7 +217,7 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 def _sorts(name: str, kind: str) -> Any:
     """Return the ORDER BY expression for the column *name* on the database *kind*. Text is sorted by code points on
     both databases, because ``fetch_server_page`` merges the pages of all cells. PostgreSQL's locale sorts only times
-    and uuids in the same way, so only these use the plain column and its index."""
+    and uuids by code points too, so only these columns are used without a collation, and with their index."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -300,8 +300,8 @@ def _with_address(kind: str, version: int, pattern: str) -> Condition:
 def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
     """Return the SQL conditions that a server has one of *statuses*, status values of Nova's API such as ACTIVE.
 
-    If all of them imply certain task_states (as RESIZE does), a condition on the task_state is added, whose index finds
-    the few servers with a task.
+    If all of them imply certain task_states (as RESIZE does), a condition on the task_state is added, because the index
+    of this column finds the few servers with a task.
     """
     alternatives: list[Condition] = []
     all_tasks: set[str] | None = set()

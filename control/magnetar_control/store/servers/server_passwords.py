@@ -23,8 +23,8 @@ _TOLD = select(servers.c.id, servers.c.password, servers.c.cleared_password).whe
 
 
 def password_digest(password: str) -> str:
-    """Return the SHA-256 digest of a guest's encrypted password. It is stored after a user clears the password, so that
-    the same password is not stored again."""
+    """Return the SHA-256 digest of a guest's encrypted password. The digest is stored after a user clears the password,
+    so that the same password is not stored again."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
@@ -46,7 +46,7 @@ def save_password_column(connection: Connection, host: str, id: str, password: s
 
 
 def clear_password_columns(connection: Connection, id: str, password: str) -> None:
-    """Remove the stored password of a server if it is still *password*. Store its digest, so that it is not stored
-    again."""
+    """Remove the stored password of a server if it is still *password*. Store the digest of the password, so that this
+    password is not stored again."""
     connection.execute(update(servers).where(servers.c.id == id, servers.c.password == password).values(
         password=None, cleared_password=password_digest(password), updated_at=utc_now()))

@@ -292,16 +292,16 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether an action that replaces others of the server, such as a deletion, is queued. Locks the server's
-    row, so that no such action is added before the transaction ends."""
+    """Return whether an action that replaces other actions of the server, such as a deletion, is queued. Locks the
+    server's row, so that no such action is added before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
 
 @cache
 def _asking(key: str) -> Update:
-    """Return the UPDATE statement for the server's row when the action *key* is requested. It changes the row only if
-    the server's states allow the action. Cached for each action."""
+    """Return the UPDATE statement for the server's row when the action *key* is requested. The statement changes the
+    row only if the server's states allow the action. Cached for each action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
@@ -414,8 +414,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
     """Insert servers from cell0 into their cell, and return them. *leaving*: each removed server with the host that the
     scheduler has chosen. Skips servers that are already in the cell.
 
-    The create actions are queued again, unless *begin* is given: this function inserts them as running actions and
-    returns their rows; the servers then get the task_state of ``build_task_state``.
+    By default, the create actions are queued again. *begin*: a function that instead inserts them as running actions
+    and returns their rows; the servers then get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
     for leaving_server, host in leaving:
@@ -455,8 +455,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Copy actions of a server from cell0 to its cell that were requested in cell0 after the server's row was copied.
-    This is needed when a crash has left the server in both databases."""
+    """Copy those actions of a server to its cell that were requested in cell0 after the server's row was copied. This
+    is needed when a crash has left the server in both databases."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
@@ -475,15 +475,15 @@ def live_server_query(columns: frozenset[str]) -> PreparedQuery:
 
 
 def mark_guest_due(connection: Connection, server_id: str) -> None:
-    """Record that the guest must receive the server's current metadata; a conductor then sends it."""
+    """Record that the guest must receive the server's current metadata; a conductor then sends the metadata."""
     connection.execute(_DUE, {"server": server_id})
 
 
 def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
                       host_addresses: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the ``addresses`` of a server in the form of Nova's API, by network name. A NIC without addresses from the
-    network service shows the address that its host reports. *nics*: of the server. *host_addresses*: as the host
-    reports them."""
+    network service gets the address that the server's host reports for its MAC. *nics*: the server's NICs.
+    *host_addresses*: the addresses that the host reports, by network."""
     heard = {address["mac"]: address for network_addresses in host_addresses.values() for address in network_addresses}
     shown: dict[str, list[dict[str, Any]]] = {}
     for nic in nics:

@@ -75,8 +75,8 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
 
 def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
     """Return two sequences of SQL conditions, for live and for deleted servers, which together select all servers that
-    existed in a period, and some others. Each uses an index. Return ``None`` if one would select more than ``MOST``
-    servers."""
+    existed in a period, and some others. Each sequence uses an index. Return ``None`` if a sequence would select more
+    than ``MOST`` servers."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
     kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
         [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])
