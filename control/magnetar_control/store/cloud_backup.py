@@ -57,8 +57,8 @@ class RestoreRefused(MagnetarError):
 
 @dataclasses.dataclass(frozen=True)
 class DumpedDatabase:
-    """A database of a backup. *url*: its URL with the password. *file*: the name of the dump. *version*: that of its
-    tables."""
+    """A database of a backup. *url*: its URL with the password. *file*: the name of the dump. *version*: the schema
+    version of its tables."""
 
     name: str
     url: str
@@ -78,10 +78,10 @@ class CloudBackup:
 
 
 def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudBackup:
-    """Write a backup of the cloud to the new or empty *folder*. The cells come before the API database, so a server
-    that is created meanwhile may have no row in a cell, which an audit after the restore reports. Raises
-    ``InvalidField`` for a folder with files, ``DumpFailed``, and ``SchemaMismatch`` for databases of another release.
-    """
+    """Write a backup of the cloud to the new or empty *folder*. The cells are dumped before the API database. A server
+    that is created meanwhile may therefore be missing in the dump of its cell; an audit after the restore reports such
+    servers. Raises ``InvalidField`` for a folder with files, ``DumpFailed``, and ``SchemaMismatch`` for databases of
+    another release."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise InvalidField("FOLDER", "must be new or empty, for instance named after the day", str(folder))
@@ -134,7 +134,8 @@ def _sha256(path: Path) -> str:
 
 
 def read_cloud_backup(folder: Path) -> CloudBackup:
-    """Return the content of a backup. Raises ``UnusableBackup`` for a folder that is none, or has other files."""
+    """Return the content of a backup. Raises ``UnusableBackup`` for a folder that is no backup, or in which files are
+    missing or have changed."""
     try:
         document: dict[str, Any] = json.loads((folder / CATALOGUE).read_text(encoding="utf-8"))
         if document["form"] != FORM:
@@ -157,10 +158,10 @@ def read_cloud_backup(folder: Path) -> CloudBackup:
 
 def restore_cloud_backup(settings: Settings, backup: CloudBackup, urls: Mapping[str, str],
                          replace: bool) -> Iterator[str]:
-    """Restore all databases and key files of *backup*; yield a text for each when it is restored. *urls*: URLs of
-    databases by name, in place of those of the backup. *replace*: whether databases with tables, and other key files,
-    are overwritten. Raises ``RestoreRefused`` and ``InvalidField`` before anything is changed, and ``DumpFailed``.
-    """
+    """Restore all databases and key files of *backup*; yield a text for each when it is restored. *urls*: URLs by
+    database name, in place of the URLs in the backup. *replace*: whether to overwrite databases that have tables, and
+    key files that have other content. Raises ``RestoreRefused`` and ``InvalidField`` before anything is changed, and
+    ``DumpFailed``."""
     check_restore(settings, backup, urls, replace)
     _refuse_running(settings)
     yield from _restore_key_files(settings, backup)
@@ -173,8 +174,8 @@ def restore_cloud_backup(settings: Settings, backup: CloudBackup, urls: Mapping[
 
 
 def check_restore(settings: Settings, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
-    """Check that a restore would overwrite nothing, except with *replace*. Changes nothing. Raises ``RestoreRefused``,
-    or ``InvalidField`` if *urls* names a database that the backup does not have."""
+    """Check that a restore would overwrite nothing; *replace* skips this check. Changes nothing. Raises
+    ``RestoreRefused``, or ``InvalidField`` if *urls* names a database that the backup does not have."""
     names = [one.name for one in backup.databases]
     if unknown := sorted(urls.keys() - set(names)):
         raise InvalidField("--database", f"names no database of the backup; it has {', '.join(names)}", unknown[0])
@@ -186,8 +187,8 @@ def check_restore(settings: Settings, backup: CloudBackup, urls: Mapping[str, st
 @contextlib.contextmanager
 def _open_targets(settings: Settings, backup: CloudBackup,
                   urls: Mapping[str, str]) -> Iterator[Sequence[tuple[DumpedDatabase, Database]]]:
-    """Yield each dumped database with the one that it is restored to, the API database last. *urls*: as in
-    ``restore_cloud_backup``."""
+    """Yield a list of (dumped database, the opened database to which it is restored), the API database last. *urls*:
+    URLs by database name, in place of the URLs in the backup."""
     with contextlib.ExitStack() as stack:
         yield [(one, stack.enter_context(contextlib.closing(Database(
             urls.get(one.name) or _target_url(settings, one), one.name))))
@@ -195,13 +196,15 @@ def _open_targets(settings: Settings, backup: CloudBackup,
 
 
 def _target_url(settings: Settings, dumped: DumpedDatabase) -> str:
-    """Return the URL of the database that a dump is restored to: for the API database that of the settings."""
+    """Return the default URL of the database to which *dumped* is restored: the URL in the backup, but for the API
+    database the URL in *settings*."""
     return settings.url(API_NAME) if dumped.name == API_NAME else dumped.url
 
 
 def _refuse_existing(settings: Settings, backup: CloudBackup,
                      targets: Sequence[tuple[DumpedDatabase, Database]]) -> None:
-    """Raise ``RestoreRefused`` if a target has tables already, or if a key file has other content."""
+    """Raise ``RestoreRefused`` if a target has tables already, or if a key file exists with other content than in the
+    backup."""
     for one, database in targets:
         if _has_tables(one.name, database):
             raise RestoreRefused(f"The database {one.name} has tables already. Stop all APIs and conductors of the "
@@ -263,7 +266,8 @@ def _restore_key_files(settings: Settings, backup: CloudBackup) -> Iterator[str]
 
 
 def _set_cell_urls(api: Database, urls: Mapping[str, str]) -> None:
-    """Write new URLs of cells to the restored API database."""
+    """Write new URLs of cells to the restored API database. *urls*: by database name; the URL of the API database
+    itself is skipped."""
     for name, url in urls.items():
         if name != API_NAME:
             Store(api).add_cell(name, url)

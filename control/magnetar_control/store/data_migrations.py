@@ -17,8 +17,8 @@ class DataMigration(NamedTuple):
 
     *kind*: the databases to change, ``api`` or ``cell``. *needs*: the capability that all processes must have before
     rows may have the new form; empty for none. *count* returns the number of rows in the old form. *migrate* changes at
-    most the given number of rows, and returns (rows found, rows changed); it may be repeated, and several processes may
-    run it at the same time.
+    most the given number of rows, and returns (rows found, rows changed); *migrate* may be repeated, and several
+    processes may run it at the same time.
     """
 
     name: str

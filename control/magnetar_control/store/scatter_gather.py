@@ -50,9 +50,9 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
-    """Call *question* with the database of each of these cells, in parallel; if all use SQLite, one after the other.
-    Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
-    limit of the caller's ``statement_timeout`` block)."""
+    """Call *question* with the database of each of these cells, in parallel; if all cells use SQLite, one after the
+    other. Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds
+    (default: the limit of the caller's ``statement_timeout`` block)."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
@@ -134,8 +134,8 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
     """Wait for the answers to queries, and return the rows by cell id; ``None`` for a cell that fails or does not
-    answer before *deadline*. *sent*: by file descriptor of the socket, cell, database and generator that returns the
-    rows; it is empty afterwards."""
+    answer before *deadline*. *sent*: (cell, database, generator that returns the rows), by file descriptor of the
+    socket; empty afterwards."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:
