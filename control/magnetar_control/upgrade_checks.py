@@ -101,7 +101,7 @@ def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
     """Yield findings about databases that do not answer, that this release cannot use, or whose tables are older than
-    it needs."""
+    this release needs."""
     for name, state, reason in read_schema_states(cloud):
         if reason:
             yield UpgradeFinding(FAILURE, reason)

@@ -72,7 +72,7 @@ class Application:
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         """Return the response for *fault*, in the error format of this application. The server also calls this for
-        faults before ``handle``."""
+        faults that occur before it calls ``handle``."""
         return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
 
 
@@ -166,7 +166,7 @@ def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
     that the service acts for the user (``for_user``).
 
     *catalogue*: path on this server, or URL, at which clients get tokens; named in the error 401. *scopes*: accepted
-    values of ``Context.scope``; other tokens get 403.
+    values of ``Context.scope``; tokens with another scope get 403.
     """
 
     def authenticate(request: Request) -> None:

@@ -217,8 +217,8 @@ class AsgiServer:
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Return the response to a login, or to another request that needs much computation. It runs in the thread pool
-        for logins. Each user, or each address without a user, may occupy only some of these threads."""
+        """Return the response to a login, or to another request that needs much computation. The handler runs in the
+        thread pool for logins. Each user, or each address without a user, may occupy only some of these threads."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:

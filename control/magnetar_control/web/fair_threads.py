@@ -43,8 +43,8 @@ class FairThreads:
         return self._running.total() < self._most and self._running[key] < self._share
 
     async def _turn(self, key: str) -> None:
-        """Wait until a thread is free for a call of *key*. Raises ``Fault`` 429 when too many of its calls are already
-        waiting."""
+        """Wait until a thread is free for a call of *key*. Raises ``Fault`` 429 when too many calls of *key* are
+        already waiting."""
         queue = self._waiting.setdefault(key, deque())
         if len(queue) >= self._waits:
             raise Fault(429, f"{len(queue)} requests of this kind from {key} wait for their turn, and no more may. Try "

@@ -52,7 +52,8 @@ class Turnstile:
 
     @contextlib.asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
-        """Wait until a request may run. It counts until the context ends, or for at most ``PATIENCE`` seconds."""
+        """Wait until a request may run. The request counts until the context ends, or for at most ``PATIENCE`` seconds.
+        """
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PATIENCE, self._free.release)

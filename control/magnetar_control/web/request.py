@@ -99,7 +99,7 @@ class Request:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return *content* decoded from JSON. Raises ``InvalidRequest``, with the position of a syntax error, or for too
+    """Return *content* decoded from JSON. Raises ``InvalidRequest`` for a syntax error, with its position, and for too
     deep nesting."""
     try:
         document = orjson.loads(content)
@@ -109,7 +109,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """Return the request id: that of the header X-OpenStack-Request-ID if it is valid, otherwise a new one,
+    """Return the request id: the value of the header X-OpenStack-Request-ID if it is valid, otherwise a new one,
     ``req-<uuid>``. Requests over HTTP always get a new one, because ``asgi`` removes the header."""
     request_id = headers.get("x-openstack-request-id", "")
     if request_id.startswith("req-") and len(request_id) == 40:

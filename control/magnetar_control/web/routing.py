@@ -76,8 +76,8 @@ def path_segments(path: str) -> list[str]:
 
 def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
     """Return (routes, values of path parameters) for the segments of a path, by a recursive search below *node*; the
-    routes are ``None`` if there are none. *words*: all segments; *at*: the index of the next one. *values*: of the
-    parameters so far. A literal segment is tried before a parameter."""
+    routes are ``None`` if there are none. *words*: all segments; *at*: the index of the next segment. *values*: the
+    values of the parameters so far. A literal segment is tried before a parameter."""
     if at == len(words):
         return node.get(_END), values
     fixed = node.get(words[at])

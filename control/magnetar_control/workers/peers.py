@@ -81,8 +81,8 @@ class Peers:
 
 
 class _PeerConnection(http.client.HTTPConnection):
-    """An HTTP connection over a unix socket. With TLS, it does not check the server's certificate: only the user of
-    these processes can open the folder of the sockets."""
+    """An HTTP connection over a unix socket. With TLS, it does not check the server's certificate: only the user of the
+    service's processes can open the folder of the sockets."""
 
     def __init__(self, path: Path, seconds: float, tls: bool) -> None:
         super().__init__("localhost", timeout=seconds)

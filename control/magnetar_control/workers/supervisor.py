@@ -109,8 +109,8 @@ class ApiWorkers:
         return worker
 
     def _keep(self, number: int, worker: ApiWorker) -> None:
-        """Wait until the API process *worker* ends, and start a new one, unless it was ended on purpose. *number*: of
-        the process."""
+        """Wait until the API process *worker* ends, and start a new process, unless *worker* was ended on purpose.
+        *number*: the number of the process."""
         status = worker.wait()
         if worker.retired or self._over.is_set():
             return
@@ -156,8 +156,8 @@ class ApiWorkers:
 
 def serve_with_workers(settings: Settings, count: int, with_conductor: bool, reloader: SettingsReloader) -> None:
     """Run ``magnetar serve`` (*with_conductor*) or ``magnetar api`` with *count* API processes until SIGTERM. SIGHUP
-    replaces these by processes with new settings, which *reloader* reads. It also applies the new settings to this
-    parent process."""
+    replaces these processes by processes with new settings, which *reloader* reads, and also applies the new settings
+    to this parent process."""
     signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: signals.put(caught))
