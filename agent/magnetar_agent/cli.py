@@ -226,7 +226,7 @@ def _run_simulation(options: argparse.Namespace) -> None:
 
 
 def _end() -> None:
-    """End the process immediately, without waiting for threads, because one may hang in a call to libvirt. All
+    """End the process immediately, without waiting for threads, because a thread may hang in a call to libvirt. All
     important data is on disk already."""
     logging.shutdown()
     with contextlib.suppress(OSError):

@@ -239,7 +239,7 @@ class BearerTokens:
 
     def create(self, name: str, scope: str) -> str:
         """Create a token for the caller *name* with this *scope* (read or operate), store its hash, and return the
-        token. It cannot be read again later."""
+        token. The token cannot be read again later."""
         if not _NAME.fullmatch(name):
             raise InvalidField("name", "must be 1 to 63 letters, digits and . _ @ -", name)
         if scope not in SCOPES:

@@ -105,7 +105,7 @@ def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
 
 
 def bind_request_id(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    """Return a wrapper of *function*: all log lines that its thread writes while it runs contain the request id
+    """Return a wrapper of *function*: all log lines that the thread writes while *function* runs contain the request id
     *request*."""
 
     def labelled(operation: Operation) -> Any:

@@ -85,8 +85,8 @@ class GuestRoute:
 
     def _audit(self, request: Request, document: Document, command: str, args: Fields, began: float,
                error: MagnetarError | None = None) -> None:
-        """Write a line to the audit log about a command to a guest agent. It has the name of the program or file, but
-        no arguments or content."""
+        """Write a line to the audit log about a command to a guest agent. The line has the name of the program or file,
+        but no arguments or content."""
         if command not in AUDITED:
             return
         more: dict[str, Any] = {AUDITED[command]: args[AUDITED[command]]}

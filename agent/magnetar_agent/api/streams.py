@@ -44,12 +44,12 @@ CONSOLE_BYTES = 2**16
 
 class Upload:
     """The body of an upload request, which a worker thread reads in chunks. At most one unread chunk is in memory.
-    *operation_limit*: the most bytes that the body may have."""
+    *most_bytes*: the most bytes that the body may have."""
 
-    def __init__(self, request: Request, operation_limit: int) -> None:
+    def __init__(self, request: Request, most_bytes: int) -> None:
         self._body = request.stream()
         self._loop = asyncio.get_running_loop()
-        self._limit = operation_limit
+        self._limit = most_bytes
         self.received = 0
         #: Set when the last byte has arrived, or the reader has stopped.
         self.read = asyncio.Event()
@@ -182,7 +182,7 @@ def console_path(host: LocalHost, id: str) -> Path:
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
     """Return the last *size* bytes of the console log at *path*, but at most its last *lines* lines (``None``: no
-    limit). If the log has fewer bytes, the missing ones come from the previous, rotated log, ``<path>.0``. Only a line
+    limit). If the log has fewer bytes, the missing bytes come from the previous, rotated log, ``<path>.0``. Only a line
     feed ends a line, not the carriage return of a progress bar.
 
     Only regular files are read, and symbolic links are not followed, so only virtlogd's files are returned.

@@ -113,7 +113,7 @@ class EventLane:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs already. It also runs the functions that were queued before."""
+        """Start the thread unless it runs already. The thread also runs the functions that were queued before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()

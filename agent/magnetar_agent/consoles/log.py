@@ -51,7 +51,7 @@ class LogReader:
         return b"" if self._log is None else os.read(self._log, most)
 
     def _newer(self, current: os.stat_result) -> int | None:
-        """Return a file descriptor of the log file that follows *current* after a rotation; of the oldest one if
+        """Return a file descriptor of the log file that follows *current* after a rotation; of the oldest log file if
         *current* was removed. Return ``None`` if *current* is the newest."""
         newer = None
         for path in (self.path, *map(self._older, range(OLDER))):

@@ -65,7 +65,7 @@ class SerialLine:
         self._clients.append(client)
 
     def remove_client(self, client: SerialClient) -> None:
-        """Remove a client. If it was the last one, close the line."""
+        """Remove a client. If it was the last client, close the line."""
         self._clients.remove(client)
         if not self._clients:
             self.close()
@@ -93,7 +93,7 @@ class SerialLine:
         return self._clients[:1] == [client]
 
     async def write_keys(self, client: SerialClient, keys: bytes) -> None:
-        """Write *keys* to the guest's serial line if *client* is the one that may type; otherwise discard them."""
+        """Write *keys* to the guest's serial line if *client* may type; otherwise discard the keys."""
         remaining = memoryview(keys)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAF):
