@@ -35,8 +35,8 @@ class Driver(Protocol):
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """The functions that execute the steps of a plan, by the step's verb. Each is called with the task, and with
-        the step's ``args`` as keyword arguments, and must be idempotent."""
+        """The functions that execute the steps of a plan, by the step's verb. Each function is called with the task,
+        and with the step's ``args`` as keyword arguments, and must be idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
         """Return the uuid or name of the resource that a request addresses by *key*. Returns *key* itself, except for
@@ -48,19 +48,21 @@ class Driver(Protocol):
         resource; ``None`` if it is new. Raises an error if this host cannot fulfil the request. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if a resource with the fields *want* could not be created after *document* was removed (a
-        request with ``on_immutable: recreate``). *requested*: the fields that the caller sent. May change *want*."""
+        """Raise an error if a resource with the fields *want* could not be created after *document* was removed. Called
+        for requests with ``on_immutable: recreate``. *requested*: the fields that the caller sent. May change *want*.
+        """
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse``, naming the users, if the stored resource *document* must not be removed now."""
+        """Raise ``InUse`` or ``Conflict``, with the reason, if the stored resource *document* must not be removed now.
+        """
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return data about the host that many ``observe`` calls can share; ``None`` if ``observe`` needs none.
         *document*: read only the data for this resource."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the fields of a stored resource as they are on the host now; ``None`` if nothing of it exists.
-        *snapshot*: the result of ``snapshot``; read the host if it is ``None``."""
+        """Return the fields of a stored resource as they are on the host now; ``None`` if nothing of the resource
+        exists. *snapshot*: the result of ``snapshot``; read the host if it is ``None``."""
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Yield the steps that change the current fields *have* to the requested fields *want* (``None``: the resource
@@ -79,7 +81,8 @@ class Driver(Protocol):
 
 @runtime_checkable
 class SubresourceDriver(Protocol):
-    """The interface of a driver for resources that are not stored separately: each is a part of another resource."""
+    """The interface of a driver for resources that are not stored separately: each of these resources is a part of
+    another resource."""
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:

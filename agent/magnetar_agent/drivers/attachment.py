@@ -54,8 +54,7 @@ class AttachmentDriver(DocumentDriver):
                                           "swap": swapping.swap_volume, "abandon": swapping.abandon_swap}
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the attachment's uuid for a key SERVER:VOLUME, in which both are names or uuids. Return any other
-        *key* unchanged."""
+        """Return the attachment's uuid for a key SERVER:VOLUME (names or uuids). Return any other *key* unchanged."""
         if ":" not in key:
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
@@ -168,7 +167,7 @@ class AttachmentDriver(DocumentDriver):
 def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps that change an attachment from its current fields *have* (see ``AttachmentDriver.observe``) to
     the requested fields *want*; ``None``: no attachment. Raises ``Conflict`` for a suspended server, because the disks
-    must not change before it resumes."""
+    must not change before the server resumes."""
     if want is not None and want.get("replaces"):
         yield Step("swap", "copy the old volume and go on with the new one")
         return
@@ -190,7 +189,7 @@ def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 def _rescued(host: LocalHost, server: str) -> bool:
     """Return whether the server is in a rescue mode that detaches its volumes. A rescue with stable device names keeps
-    them."""
+    the volumes attached."""
     server_document = host.documents.get("server", server)
     return server_document is not None and bool(server_document.want.get("rescue")) and not rescue.keeps_disks(
         server_document)
@@ -302,7 +301,7 @@ def _detach(task: Task) -> None:
 
 def _release(task: Task) -> None:
     """Tell the host on which the volume is stored that the volume is detached. Raises ``Unreachable`` if that host does
-    not answer; ``RemoteVolumes`` then repeats this later."""
+    not answer; ``RemoteVolumes`` later tries again to tell the host."""
     try:
         remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:

@@ -232,7 +232,7 @@ def _drop(task: Task) -> None:
 def _make_ready(task: Task, want: Fields) -> None:
     """Download the content that will replace the image's present content, if its source is a URL. *want*: the new
     fields. After a failure the present content does not change. Local files were read completely before, and uploads
-    may arrive at any time, so neither needs this."""
+    may arrive at any time, so neither needs this download."""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
     path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
@@ -249,7 +249,7 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
     """Check the source of an image without stored content, and set it in *want*. The source is the requested one, or by
-    default that of *document* (the stored image; ``None`` for a new one). Raises ``InvalidField``."""
+    default the source of *document* (the stored image; ``None`` for a new one). Raises ``InvalidField``."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "

@@ -49,10 +49,10 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC with the fields *want* to its server, or change it if the server has it; ``None`` removes the NIC
-        *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its uuid). *permissions*: the
-        caller's options; ``on_immutable`` is the policy for fixed fields. Return the steps and differences; with
-        *dry_run*, they are only planned."""
+        """Add the NIC with the fields *want* to its server, or change the NIC if the server has it; if *want* is
+        ``None``, remove the NIC *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its
+        uuid). *permissions*: the caller's options; ``on_immutable`` is the policy for fixed fields. Return the steps
+        and differences; with *dry_run*, the steps are only planned."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)
@@ -146,8 +146,8 @@ class InterfaceDriver(DocumentDriver):
 
 
 def nic_uuid(server: str, mac: str) -> str:
-    """Return the uuid of the NIC with the MAC address *mac* of the server with the uuid *server*. It is computed from
-    both (uuid5), so it is always the same."""
+    """Return the uuid of the NIC with the MAC address *mac* of the server with the uuid *server*. The uuid is computed
+    from *server* and *mac* (uuid5), so it is always the same."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{mac}"))
 
 

@@ -168,8 +168,8 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
     """Raise ``InvalidField`` if the addresses *net* of the network *want* overlap with another network of the agent or
-    of libvirt, or with a route of the host. The host's traffic to these addresses would go to the guests. *document*:
-    the stored network, whose own addresses are ignored; ``None`` for a new one."""
+    of libvirt, or with a route of the host. In the case of an overlap, the host's traffic to these addresses would go
+    to the guests. *document*: the stored network, whose own addresses are ignored; ``None`` for a new one."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
@@ -186,9 +186,9 @@ def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Docum
 
 
 def _bridge(host: LocalHost, requested_name: str | None, document: Document | None) -> str:
-    """Return the name of the bridge to create: *requested_name*, or without it the first free ``magbr<N>``. Raises
-    ``InvalidField`` if another bridge has the requested name. *document*: the stored network, whose present bridge
-    counts as free; ``None`` for a new network."""
+    """Return the name of the bridge to create: *requested_name*, or without a requested name the first free
+    ``magbr<N>``. Raises ``InvalidField`` if another bridge has the requested name. *document*: the stored network,
+    whose present bridge counts as free; ``None`` for a new network."""
     other_bridges = [other.want.get("bridge") for other in host.documents.list("network")
                      if document is None or other.id != document.id]
     taken = {*host.hypervisor.bridges(), *filter(None, other_bridges),

@@ -50,9 +50,9 @@ class ServerDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested fields *want* in the form in which they are stored: flavor, image, networks and keys
-        replaced by what they refer to, the type of virtualisation (kvm or qemu) chosen, and MAC addresses generated.
-        *document*: the stored server, ``None`` for a new one."""
+        """Return the requested fields *want* in the form in which they are stored: with the sizes of the flavor, the
+        uuid of the image, the chosen type of virtualisation (kvm or qemu), and a MAC address for each NIC. *document*:
+        the stored server, ``None`` for a new one."""
         refuse_while_it_moves(host, document)
         if document is not None and adopted.is_adopted(document):
             return adopted.complete_adopted(host, want, document)
@@ -193,8 +193,8 @@ def _define_anew(host: LocalHost, id: str) -> None:
 
 def server_condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
     """Return the fields that describe the server's state: ``power_state``, ``status``, ``status_reason``; and ``held``,
-    true while the server must not start until its cloud permits it. *domain*: the server's domain, ``None`` if it has
-    none."""
+    true while the server must wait for the permission of its cloud to start. *domain*: the server's domain, ``None`` if
+    it has none."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
     return _condition(document, power, document.state.get("rescue")
                       and rescue.observe_rescue(host, document, None)["rescue"])

@@ -60,9 +60,9 @@ class VolumeDriver(DocumentDriver):
                                              "move": moving.move_content}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested fields *want* in the form in which they are stored: with format and size chosen, the
-        source replaced by its uuid, and the encryption key sealed (encrypted with the host's key). *document*: the
-        stored volume, ``None`` for a new one."""
+        """Return the requested fields *want* in the form in which they are stored: with a format, a size, the uuid of
+        the source, and the sealed encryption key (encrypted with the host's key). *document*: the stored volume,
+        ``None`` for a new one."""
         completed = dict(want)
         pool = pools.find_pool(host, completed["pool"])
         hidden = _origin_is_encrypted(host, completed) if document is None else False
@@ -117,8 +117,9 @@ class VolumeDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
-        ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and ``moving``, the
-        other pool, only while the content moves to another pool. *snapshot*: not used."""
+        ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and, only while the
+        content moves between two pools, ``moving`` (the other pool, and the format of the content there). *snapshot*:
+        not used."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
@@ -158,8 +159,8 @@ class SnapshotDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested fields *want* with the volume replaced by its uuid. Raises ``InvalidField`` if the
-        volume is missing, or its content is not complete. *document*: the stored snapshot, ``None`` for a new one."""
+        """Return the requested fields *want* with the uuid of the volume. Raises ``InvalidField`` if the volume is
+        missing, or its content is not complete. *document*: the stored snapshot, ``None`` for a new one."""
         completed, old = dict(want), document.want.get("volume") if document else None
         if old and completed["volume"] in (old, document.state.get("volume_name") if document else None):
             return {**completed, "volume": old}
@@ -198,7 +199,7 @@ class SnapshotDriver(DocumentDriver):
 def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps for a volume or snapshot from the current state *have* (the result of ``observe``) to the
     requested fields *want* (``None``: remove it). Raises ``Conflict`` if the content has disappeared, and ``Immutable``
-    for a request to shrink it."""
+    for a request to shrink the content."""
     if want is None:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:
@@ -252,8 +253,8 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
     """Replace ``key`` (the encryption key from the caller) in *completed* by the key sealed with the host's key, or by
-    ``None``. *hidden*: the volume is copied from an encrypted source, whose key also opens the copy. *document*: the
-    stored volume, whose key stays; ``None`` for a new one."""
+    ``None`` if the volume has no key of its own. *hidden*: the volume is copied from an encrypted source, whose key
+    also opens the copy. *document*: the stored volume, whose key stays; ``None`` for a new one."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
