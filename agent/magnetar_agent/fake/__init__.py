@@ -50,7 +50,7 @@ __all__ = ["FakeHypervisor"]
 
 class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks, Adoptions):
     """A complete fake of a host's hypervisor, for tests and simulations. Each call takes *delay* seconds. The state is
-    stored in files in *folder*, or only in memory without it."""
+    stored in files in *folder*, or only in memory if *folder* is ``None``."""
 
     #: The result of ``routes``: the host is on no network that could conflict.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
@@ -93,7 +93,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     # Called by tests ----------------------------------------------------------------------------------------------
     def flush_filters(self) -> None:
-        """Simulate that an operator flushes the host's firewall, and so the agent's filters."""
+        """Simulate that an operator flushes the host's firewall, which also removes the agent's filters."""
         self.filtered = None
         if self._on_filters_gone is not None:
             self._on_filters_gone()

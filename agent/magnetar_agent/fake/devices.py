@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 class Devices(State):
     """The part of the fake that implements ``LocalHypervisor`` for devices of running domains, and for mediated
-    devices. The latter are stored in memory only."""
+    devices. Mediated devices are stored in memory only."""
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:

@@ -40,7 +40,7 @@ class Disks(Exports):
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:
         """Return format, sizes and backing file of a disk file; ``None`` if it is missing. *format*: the format of the
-        disk; ``None`` reads it from the file."""
+        disk; if ``None``, it is read from the file."""
         with self._call("disk", needs_libvirt=False):
             return read_fake_disk(path, format)
 
@@ -155,7 +155,7 @@ def write_fake_disk(path: Path, disk: DiskSeen) -> None:
 
 def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
     """Return format, sizes and backing file of a disk file of the fake; ``None`` if it is missing. *format*: the format
-    of the disk; ``None`` reads it from the file."""
+    of the disk; if ``None``, it is read from the file."""
     if not path.exists():
         return None
     with path.open("rb") as file:

@@ -35,8 +35,8 @@ class Migrations(State):
     """The part of the fake that implements ``LocalHypervisor`` for migrations.
 
     Tests set *lose* to simulate a lost connection: the next migration raises an error on the source, although the
-    domain has arrived on the target. With ``answer`` the guest on the source also continues to run; with ``end`` it has
-    stopped.
+    domain has arrived on the target. If *lose* is ``answer``, the guest on the source also continues to run; if *lose*
+    is ``end``, that guest has stopped.
     """
 
     lose: str | None = None

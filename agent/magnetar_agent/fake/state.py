@@ -34,8 +34,8 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 @dataclass
 class FakeDomain:
     """A domain of the fake. *xml*: its definition; *live*: the XML of the running domain. *mirrors*: the running disk
-    copies by device name, each ``{path, xml, looks}``; *looks* counts how often its progress was read. *tpm*: the
-    secret and the content of its TPM. *snapshots*: the names of its internal snapshots."""
+    copies by device name, each ``{path, xml, looks}``; *looks* counts how often the copy's progress was read. *tpm*:
+    the secret and the content of its TPM. *snapshots*: the names of its internal snapshots."""
 
     xml: str
     state: str = OFF
@@ -73,8 +73,8 @@ def hung_file(folder: Path, uuid: str) -> Path:
 
 
 class State:
-    """The state of the fake, shared by its parts. Methods of ``LocalHypervisor`` access it with ``_call``; simulated
-    actions of guests and other programs with ``_change``."""
+    """The state of the fake, shared by its parts. Methods of ``LocalHypervisor`` access the state with ``_call``;
+    simulated actions of guests and other programs change it with ``_change``."""
 
     #: The datapath of the bridge for ports of OVN, and what the host lacks for OVN.
     datapath, ovn_lacks = "system", ""

@@ -60,8 +60,8 @@ def _group(name: str, members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _live(xml: str) -> str:
-    """Return the domain XML *xml* with a ``target`` element in each interface, such as vnet0: libvirt adds these while
-    a domain runs."""
+    """Return the domain XML *xml* with a ``target`` element (a device name such as vnet0) in each interface, as libvirt
+    adds it while a domain runs."""
     root = ET.fromstring(xml)  # noqa: S314 (made here)
     for at, nic in enumerate(root.iterfind("devices/interface")):
         ET.SubElement(nic, "target", dev=f"vnet{at}")
