@@ -17,7 +17,7 @@ Features = tuple[tuple[str, str], ...]
 
 
 class CpuMode(NamedTuple):
-    """The CPU of guests that the agent's settings define: *mode* is a CPU mode of libvirt, or ``none`` for QEMU's
+    """The CPU that the agent's settings define for guests: *mode* is a CPU mode of libvirt, or ``none`` for QEMU's
     default CPU; *model* is set for the mode ``custom``; *features* are CPU flags to add or remove."""
 
     mode: str
@@ -33,8 +33,8 @@ class CpuMode(NamedTuple):
 
 
 class CpuChoices(NamedTuple):
-    """The CPU modes that guests can have, and the CPU models that libvirt knows. *models*: whether this host can
-    provide the model, by its name."""
+    """The CPU modes that guests can have, and the CPU models that libvirt knows. *models*: by name of the model,
+    whether this host can provide it."""
 
     modes: frozenset[str]
     models: Mapping[str, bool]
@@ -54,10 +54,10 @@ class Topology(NamedTuple):
 
 
 class Cpu(NamedTuple):
-    """The CPU of a domain. *mode*: of libvirt, "" for QEMU's default CPU. *model*: for the mode ``CUSTOM``. *features*:
-    pairs of libvirt's policy and the feature's name. *hidden*: whether the guest cannot see that it runs under a
-    hypervisor. *pmu*: ``None`` leaves the choice to QEMU. *maxphysaddr*: mode and bits of physical addresses. *tune*:
-    elements of libvirt's ``cputune``."""
+    """The CPU of a domain. *mode*: libvirt's CPU mode, "" for QEMU's default CPU. *model*: the CPU model for the mode
+    ``CUSTOM``. *features*: pairs of libvirt's policy and the feature's name. *hidden*: whether the guest cannot see
+    that it runs under a hypervisor. *pmu*: ``None`` leaves the choice to QEMU. *maxphysaddr*: mode and bits of physical
+    addresses. *tune*: elements of libvirt's ``cputune``."""
 
     mode: str
     model: str

@@ -13,10 +13,10 @@ from magnetar_core.hardware.architectures import AARCH64, PPC64LE, S390X, X86_64
 class MachineParts(NamedTuple):
     """The basic devices of a guest, which depend on its CPU architecture.
 
-    *serial*: type and model of the console's serial port; the model is empty if there is only one. *panic*: the device
-    that reports a crash of the guest's operating system, empty for none. *pc*: whether it has a PC's interrupt
-    controller and timers; *gic*: whether it has ARM's interrupt controller. *tables*: whether the guest gets ACPI and
-    SMBIOS tables. *express*: whether devices need PCI Express ports with every machine type.
+    *serial*: type and model of the console's serial port; the model is empty if the type has only one model. *panic*:
+    the device that reports a crash of the guest's operating system, empty for none. *pc*: whether the guest has a PC's
+    interrupt controller and timers; *gic*: whether the guest has ARM's interrupt controller. *tables*: whether the
+    guest gets ACPI and SMBIOS tables. *express*: whether devices need PCI Express ports with every machine type.
     """
 
     serial: tuple[str, str]

@@ -26,7 +26,8 @@ class Mdev(NamedTuple):
 
 class MdevParent(NamedTuple):
     """A physical device that can be split into at most *total* mediated devices of the mdev type *type*. *made*: the
-    uuids of those that exist. *node*: the NUMA node, -1 if unknown. *traits*: the traits from the settings."""
+    uuids of the mediated devices that exist. *node*: the NUMA node, -1 if unknown. *traits*: the traits from the
+    settings."""
 
     address: str
     type: str

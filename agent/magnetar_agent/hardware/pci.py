@@ -82,8 +82,8 @@ class PciDevice(NamedTuple):
 
     @property
     def provider(self) -> str:
-        """Return the PCI address that identifies the resource provider that counts the device: for a virtual function
-        the physical function's address, otherwise its own."""
+        """Return the PCI address of the device's resource provider: for a virtual function the address of its physical
+        function, otherwise the device's own address."""
         return self.parent or self.address
 
     @property
@@ -125,9 +125,9 @@ def allowed_devices(sysfs: Path, specs: Sequence[Mapping[str, str]],
     """Return the host's PCI devices that an entry of *specs*, the setting ``pci_device_spec``, matches, sorted by
     address. The first matching entry determines the device's properties, such as ``managed``.
 
-    *sysfs*: the path of /sys. *serials*: serial number of the card by PCI address, from its vital product data. Left
-    out are bridges, physical functions that have virtual functions, devices whose address is invalid in libvirt's XML,
-    and remote-managed virtual functions without a serial number.
+    *sysfs*: the path of /sys. *serials*: serial number of the card by PCI address, from its vital product data. The
+    result leaves out bridges, physical functions that have virtual functions, devices whose address is invalid in
+    libvirt's XML, and remote-managed virtual functions without a serial number.
     """
     if not specs:
         return []
@@ -196,7 +196,7 @@ def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[
 
 def network_device(sysfs: Path, address: str) -> str:
     """Return the name of the host's network device (such as eth0) of the PCI device at *address*; empty if it has none,
-    as while no driver of the host is bound to it. *sysfs*: the path of /sys."""
+    for example because no driver of the host is bound to the PCI device. *sysfs*: the path of /sys."""
     names = sorted(folder.name for folder in sysfs_entries(sysfs / "bus/pci/devices" / address / "net"))
     return names[0] if names else ""
 
@@ -262,8 +262,8 @@ def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
 
 def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     """Return the devices that ``allowed_devices`` would return, but without asking libvirt for serial numbers: every
-    device with vital product data (VPD) counts as having one, so the result may contain too many. *specs*: the setting
-    ``pci_device_spec``. *sysfs*: the path of /sys."""
+    device with vital product data (VPD) counts as having a serial number, so the result may contain too many devices.
+    *specs*: the setting ``pci_device_spec``. *sysfs*: the path of /sys."""
     serials = {folder.name: "?" for folder in sysfs_entries(sysfs / "bus/pci/devices")
                if (folder / "vpd").exists()} if any(map(is_remote, specs)) else {}
     return allowed_devices(sysfs, specs, serials)
@@ -277,7 +277,7 @@ def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
 
 def check_parents(devices: Sequence[PciDevice]) -> None:
     """Raise ``InvalidSettings`` if virtual functions of one physical function differ in resource class or traits: one
-    resource provider counts all of them."""
+    resource provider counts all virtual functions of a physical function."""
     first: dict[str, PciDevice] = {}
     for device in devices:
         other = first.setdefault(device.provider, device)
@@ -334,8 +334,8 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 
 
 def setting_traits(spec: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the traits in *spec*, an entry of ``pci_device_spec`` or ``enabled_mdev_types``, which separates them by
-    commas."""
+    """Return the traits in *spec*, an entry of ``pci_device_spec`` or ``enabled_mdev_types``, where the traits are
+    separated by commas."""
     return tuple(filter(None, spec.get("traits", "").split(",")))
 
 

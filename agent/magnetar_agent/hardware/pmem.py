@@ -23,7 +23,7 @@ _NAMESPACE, _DEVDAX = "namespace", "dax"
 
 class Namespace(NamedTuple):
     """A namespace of persistent memory. *label*, *name*: from the setting ``pmem_namespaces``. *path*: the device, or a
-    file that is used instead of one. *align_kib*: the alignment that QEMU's mapping needs; 0 for a file."""
+    file that is used instead of a device. *align_kib*: the alignment that QEMU's mapping needs; 0 for a file."""
 
     label: str
     name: str
@@ -67,7 +67,7 @@ _NOTHING = (Path(), 0, 0)
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
     """Return path, size in KiB and alignment (0) of the file at *path*, which is used as a namespace; ``_NOTHING`` if
     it is missing or in *known_files*. *known_files*: (device, inode) of the files used so far, to which the file is
-    added: a file with two names would belong to two servers."""
+    added, so that a file with two names is not given to two servers."""
     try:
         status = path.stat()
     except OSError:

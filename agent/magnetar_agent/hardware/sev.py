@@ -27,7 +27,7 @@ class LaunchSecurity(NamedTuple):
 def launch_security(hardware: Mapping[str, Any], host_encryption: Mapping[str,
                                                                           Mapping[str, int]]) -> LaunchSecurity | None:
     """Return the SEV parameters for the domain of a server with these *hardware* fields; ``None`` without encrypted
-    memory. *host_encryption*: the host's field ``memory_encryption``, parameters by the model (SEV, SEV-ES)."""
+    memory. *host_encryption*: the host's field ``memory_encryption``: parameters by model (SEV, SEV-ES)."""
     if not (name := memory_model(hardware)):
         return None
     parameters = host_encryption.get(name, {})
