@@ -35,8 +35,8 @@ class BackgroundReads(Generic[T]):
         self._lock = threading.Lock()
 
     def latest(self, reads: Mapping[str, Callable[[], T]]) -> dict[str, tuple[T | None, float]]:
-        """Return, by name, the newest value and for how many seconds its current read has been running. First start the
-        *reads* (functions by name, which must not raise) whose values are too old, and wait for running reads.
+        """Return (newest value, seconds since its running read began) by name. Before that, start those of *reads*
+        (functions by name, which must not raise) whose values are too old, and wait for running reads.
 
         The value is ``None`` if no read has ended yet. The seconds are 0.0 if no read is running.
         """

@@ -104,7 +104,8 @@ def _read_disk_folder(host: LocalHost) -> Fields:
 
 
 def _read(path: Path) -> str | None:
-    """Return the uuid in the file *path*; ``None`` if the file is missing or empty. Raises ``OSError`` otherwise."""
+    """Return the uuid in the file *path*; ``None`` if the file is missing or empty. Raises ``OSError`` if the file
+    cannot be read."""
     with suppress(FileNotFoundError):
         return path.read_text().strip() or None
     return None

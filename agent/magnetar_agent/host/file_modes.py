@@ -49,8 +49,8 @@ def close_state(state_dir: Path) -> int:
     """Remove other users' read and write permissions from the agent's folders and files in *state_dir*. Return how many
     had such permissions.
 
-    The content of a folder that other users cannot enter is skipped: they cannot reach it. Files that disappear
-    meanwhile are ignored. Errors are logged.
+    The content of a folder that other users cannot enter is skipped, because they cannot reach this content. Files that
+    disappear meanwhile are ignored. Errors are logged.
     """
     count = 0
     for top in (state_dir / name for name in FOLDERS):

@@ -118,15 +118,16 @@ class DomainSpec:
 class MigrationParams:
     """The parameters of a live migration.
 
-    *libvirt*, *qemu*, *disks*: unix sockets on this host that are forwarded to the target's libvirt and to the target's
-    two QEMU sockets, which have the same paths there. *folder*: the folder of the guest's files, as (path on the
-    source, path on the target). *copies_disks*: false if both hosts share that folder. *nics*: (network, bridge, tap,
-    port) on the target by MAC. *devices*: the alias of each PCI device by its address on this host.
+    *libvirt*, *qemu*, *disks*: unix sockets on this host. The agent forwards *libvirt* to the target's libvirt, and
+    *qemu* and *disks* to the target's QEMU, whose two sockets have the same paths. *folder*: the folder of the guest's
+    files, as (path on the source, path on the target). *copies_disks*: false if both hosts share that folder. *nics*:
+    (network, bridge, tap, port) on the target by MAC. *devices*: the alias of each PCI device by its address on this
+    host.
 
     *native*: the host that QEMU sends memory and disks to directly, and the name in that host's certificate; ``None``:
     memory and disks go through the sockets. *persistent*: the domain's XML for later starts on the target. *bandwidth*:
-    MiB/s. *max_downtime*: ms, reached in *downtime_steps* steps (``None``: one), one every *downtime_delay* seconds.
-    *time_limit*: seconds. *post_copy*: whether the method ``LocalHypervisor.post_copy`` is allowed.
+    MiB/s. *max_downtime*: ms, reached in *downtime_steps* steps (``None``: one step), with *downtime_delay* seconds
+    between two steps. *time_limit*: seconds. *post_copy*: whether the method ``LocalHypervisor.post_copy`` is allowed.
     """
 
     libvirt: Path
@@ -200,7 +201,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def numa_cells(self) -> list[HostCell]:
         """Return the NUMA nodes of the host, sorted by id; at least one. All CPUs are returned as shared: the settings
-        for dedicated CPUs are applied elsewhere. Of the pages only huge pages are returned."""
+        for dedicated CPUs are applied elsewhere. Of the memory pages, only huge pages are returned."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         """Return the CPU modes and models that guests of the type *virt_type* (kvm or qemu) can have."""
@@ -211,7 +212,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         is unknown or not supported by the host."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
-        """Call *listener* for each event of a domain, from the event thread; it must return quickly."""
+        """Call *listener* for each event of a domain, from the event thread; *listener* must return quickly."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each (re)connection to libvirt, from a separate thread."""
@@ -224,7 +225,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Return all domains of the host by uuid, including domains of other programs."""
 
     def domain(self, uuid: str) -> Domain | None:
-        """Return the domain with the devices of its next start; ``None`` when it does not exist."""
+        """Return the domain with the devices that it will have at its next start; ``None`` when it does not exist."""
 
     def render(self, spec: DomainSpec) -> str:
         """Return the domain XML of *spec*; no side effects."""
@@ -247,8 +248,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Replace the TPM state of a stopped domain by the file that ``save_tpm`` wrote. Does nothing if the file is
-        missing."""
+        """Replace the TPM state of a stopped domain by the file *path*, which ``save_tpm`` wrote. Does nothing if the
+        file is missing."""
 
     def shutdown(self, uuid: str) -> None:
         """Press the domain's power button (ACPI). Does not wait for the guest to shut down."""
@@ -292,8 +293,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Return the host's mediated devices, sorted. They disappear when the host reboots."""
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Create the mediated device *mdev*. Raises ``HypervisorError`` when its parent supports no further one, or the
-        host lacks the tools."""
+        """Create the mediated device *mdev*. Raises ``HypervisorError`` when its parent supports no further device, or
+        the host lacks the tools."""
 
     def remove_mdev(self, uuid: str) -> None:
         """Remove a mediated device. Does nothing if it does not exist."""
@@ -303,8 +304,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """
 
     def empty_pmem(self, path: Path) -> None:
-        """Overwrite a persistent memory namespace, or the file used instead of one, with zeros; its size stays. Raises
-        ``HypervisorError`` when *path* is missing, or the host lacks the tools."""
+        """Overwrite a persistent memory namespace, or the file used instead of a namespace, with zeros; its size stays.
+        Raises ``HypervisorError`` when *path* is missing, or the host lacks the tools."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
@@ -313,8 +314,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def open_serial(self, uuid: str) -> int:
         """Return a raw, non-blocking descriptor of the serial console of an active domain, valid until the domain ends.
-        The caller must read all output from it, although the console log also contains the output. Raises ``Conflict``
-        when the domain does not run, or has no serial console."""
+        The caller must read all output from the descriptor, although the console log also contains the output. Raises
+        ``Conflict`` when the domain does not run, or has no serial console."""
 
     def send_break(self, uuid: str) -> None:
         """Send a break signal over the serial console of an active domain."""
@@ -348,13 +349,13 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
         """Start mirroring the disk with the device name *target* of an active domain to *disk*, including writes of the
-        guest meanwhile. The old content of *disk* is lost. *disk* must have the same size; a raw one may be larger, and
-        the guest sees the larger size at its next start at the latest. Raises ``Conflict`` when the disk is already
-        being mirrored elsewhere."""
+        guest meanwhile. The old content of *disk* is lost. *disk* must have the same size; a raw disk may be larger,
+        and the guest sees the larger size at its next start at the latest. Raises ``Conflict`` when the disk is already
+        being mirrored to another disk."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
         """Return the progress of the copy that ``begin_mirror`` started for the disk with the device name *target*;
-        ``None`` when there is none, or it has ended."""
+        ``None`` when there is no copy, or the copy has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
         """Switch the running domain and its definition from the disk with the device name *target* to its mirror copy;
@@ -367,19 +368,19 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
         """Serve the disk of *export* over NBD (qemu-nbd) at its unix socket until ``unserve``. Return when clients can
-        connect. A server that dies is restarted. Does nothing if the disk is served in the same way already; if it is
-        served differently, replace the server and disconnect its clients."""
+        connect. A server that dies is restarted. If an export with this id is served already, do nothing if it is
+        equal; otherwise replace its server, which disconnects its clients."""
 
     def serving(self, id: str) -> Export | None:
         """Return the export with the id *id* if its NBD server runs; otherwise ``None``."""
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
-        """Make QEMU of an active domain reconnect to the disk behind the unix socket *socket*, by reading from it.
-        After a broken connection, QEMU reconnects only at the second or third read."""
+        """Make QEMU of an active domain reconnect to the disk behind the unix socket *socket*, by reading from this
+        disk. After a broken connection, QEMU reconnects only at the second or third read."""
 
     def unserve(self, id: str) -> None:
         """Flush cached writes, stop the NBD server of the export with the id *id*, and disconnect its clients. Does
-        nothing if there is none."""
+        nothing if no such server runs."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
@@ -388,7 +389,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def cpu(self, uuid: str) -> str | None:
         """Return the CPU of a running domain as libvirt's XML, for ``cpu_lacks`` on another host; ``None`` when any
-        host can emulate it."""
+        host can emulate this CPU."""
 
     def cpu_lacks(self, cpu: str) -> str:
         """Return a text with the CPU model and the features that this host lacks for the guest CPU *cpu* (XML from the
@@ -399,13 +400,14 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Migrate a running domain live to another host, with the parameters *params*.
 
         *on_progress* is called repeatedly with the progress in bytes. *on_cut_over* is called once, as soon as success
-        is certain: the domain is then off here and paused on the target, or after post-copy running on the target.
-        After an exception, call ``domain`` to find out whether the domain still runs here.
+        is certain: the domain is then off here, and on the target it is paused or, after post-copy, running. After an
+        exception, call ``domain`` to find out whether the domain still runs here.
         """
 
     def post_copy(self, uuid: str) -> bool:
-        """Switch a migrating domain to post-copy, if its parameters allow that: it continues on the target, and its
-        remaining memory follows. Return ``False`` if that is not possible yet, because disks are still being copied."""
+        """Switch a migrating domain to post-copy, if its parameters allow that: the domain continues on the target, and
+        the rest of its memory follows. Return ``False`` if that is not possible yet, because disks are still being
+        copied."""
 
     def arrived(self, uuid: str) -> bool:
         """Return whether an incoming domain is complete on this host: active and with a persistent definition."""
@@ -425,8 +427,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """
 
     def guest_usages(self) -> dict[str, GuestUsage]:
-        """Return the CPU and memory usage of each active domain of Magnetar, by uuid. It is read from /proc, without
-        QEMU. Domains whose process cannot be read are left out."""
+        """Return the CPU and memory usage of each active domain of Magnetar, by uuid. The usage is read from /proc,
+        without QEMU. Domains whose process cannot be read are left out."""
 
     def uptime(self) -> dict[str, Any]:
         """Return the host's ``time`` (HH:MM:SS), ``uptime`` in s, ``users`` (the number of logged-in users) and
@@ -435,13 +437,13 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
     # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         """Write an ISO 9660 image with Joliet and Rock Ridge names to *path* atomically. *label*: the volume label.
-        *files*: content by path in the image. *flushed*: flush the file to disk; otherwise the caller must."""
+        *files*: content by path in the image. *flushed*: flush the file to disk; if false, the caller must do this."""
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         """Write a sparse image of a FAT16 file system of 64 MiB with long names to *path* atomically. *label*: the
-        volume label. *files*: content by path in the image. *flushed*: flush the file to disk; otherwise the caller
-        must."""
+        volume label. *files*: content by path in the image. *flushed*: flush the file to disk; if false, the caller
+        must do this."""
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Let QEMU's user read all files under *paths*. (When a domain starts, libvirt changes the owner of its files.)
-        """
+        """Let QEMU's user read all files under *paths* now. Without this call, libvirt changes the owner of a domain's
+        files only when the domain starts."""
