@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,19 +88,33 @@ def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudB
         raise InvalidField("FOLDER", "must be new or empty, for instance named after the day", str(folder))
     databases = [*((cell.name, database) for cell, database in store.databases()), (API_NAME, store.api)]
     versions = {name: _table_version(name, database) for name, database in databases}
-    dumped: list[DumpedDatabase] = []
-    for name, database in databases:
-        file = f"{len(dumped)}-{name}{ENDINGS[database.kind]}"
-        write_dump(database, folder / file)
-        dumped.append(DumpedDatabase(name, database.url.render_as_string(hide_password=False), file, versions[name]))
-    for name, attribute in KEY_FOLDERS.items():
-        source = getattr(settings, attribute)
-        if source.is_dir():
-            shutil.copytree(source, folder / name)
-    sums = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    backup = CloudBackup(folder, installed_version(), utc_now(), dumped, sums)
-    _write_catalogue(backup)
+    with _emptied_after_failure(folder):
+        dumped: list[DumpedDatabase] = []
+        for name, database in databases:
+            file = f"{len(dumped)}-{re.sub(r'[^A-Za-z0-9_-]', '_', name)}{ENDINGS[database.kind]}"
+            write_dump(database, folder / file)
+            url = database.url.render_as_string(hide_password=False)
+            dumped.append(DumpedDatabase(name, url, file, versions[name]))
+        for name, attribute in KEY_FOLDERS.items():
+            source = getattr(settings, attribute)
+            if source.is_dir():
+                shutil.copytree(source, folder / name)
+        sums = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+        backup = CloudBackup(folder, installed_version(), utc_now(), dumped, sums)
+        _write_catalogue(backup)
     return backup
+
+
+@contextlib.contextmanager
+def _emptied_after_failure(folder: Path) -> Iterator[None]:
+    """Remove the content of *folder* if the ``with`` block fails: an incomplete backup takes room on a full disk, and
+    has secrets."""
+    try:
+        yield
+    except BaseException:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
 
 
 def _table_version(name: str, database: Database) -> str:
