@@ -87,9 +87,9 @@ def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
 
 
 def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> bytes:
-    """Write the files and folders in *inside*, a dict from ``_tree``, to *volume*. Return their directory entries,
-    which the caller writes into the parent folder. *own_cluster*: first cluster of the parent folder; 0 for the root.
-    """
+    """Write the content of one folder to *volume*: its files, and its subfolders with their content. Return the
+    directory entries of the content, which the caller writes to *volume*. *inside*: the content, a dict from ``_tree``.
+    *own_cluster*: first cluster of the folder itself; 0 for the root."""
     folder_entries = b""
     for number, (name, child) in enumerate(inside.items()):
         if isinstance(child, dict):
@@ -116,7 +116,7 @@ def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
 
 def _long(name: str, short: bytes) -> Iterator[bytes]:
     """Yield the FAT directory entries for the long file name *name*, last part first. *short*: the short name, whose
-    checksum they contain."""
+    checksum the entries contain."""
     check = 0
     for byte in short:
         check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF

@@ -53,8 +53,8 @@ class Adoptions:
         return self.connection.call(f"read the definition of the domain {uuid}", read)
 
     def mark(self, uuid: str) -> None:
-        """Mark the domain *uuid* as adopted by Magnetar, in the metadata of its XML. Raises ``Conflict`` if it does not
-        exist, is transient, or was created by Magnetar."""
+        """Mark the domain *uuid* as adopted by Magnetar, in the metadata of its XML. Raises ``Conflict`` if the domain
+        does not exist, is transient, or was created by Magnetar."""
         def mark(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:
@@ -70,8 +70,8 @@ class Adoptions:
         self.connection.ask(f"mark the domain {uuid}", uuid, mark, Lane.END)
 
     def unmark(self, uuid: str) -> None:
-        """Remove the mark of ``mark`` from the metadata of the domain *uuid*. Domains that Magnetar created are not
-        changed."""
+        """Remove the mark that ``mark`` has written from the metadata of the domain *uuid*. Domains that Magnetar
+        created are not changed."""
         def unmark(conn: Any) -> None:
             domain = lookup_domain(conn, uuid)
             if domain is None:

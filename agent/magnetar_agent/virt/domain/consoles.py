@@ -27,7 +27,7 @@ class Consoles(Domains):
     """The methods of ``LocalHypervisor`` for graphical and serial consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
-        """Return a socket connected to the graphics server in the guest's QEMU. *type*: vnc or spice."""
+        """Return a socket connected to the graphics server in the QEMU of the domain *uuid*. *type*: vnc or spice."""
         sockets: list[socket.socket] = []
 
         def take(domain: Any) -> None:
@@ -40,9 +40,9 @@ class Consoles(Domains):
         return sockets[0]
 
     def open_serial(self, uuid: str) -> int:
-        """Return an open file descriptor of the pseudo-terminal of the guest's serial console, in raw mode. Raises
-        ``Conflict`` if the guest was restarted meanwhile, because the pseudo-terminal may then belong to another
-        program."""
+        """Return an open file descriptor of the pseudo-terminal of the serial console of the domain *uuid*, in raw
+        mode. Raises ``Conflict`` if the guest was restarted meanwhile, because the pseudo-terminal may then belong to
+        another program."""
         lines: list[int] = []
 
         def take(domain: Any) -> None:
@@ -63,7 +63,7 @@ class Consoles(Domains):
         return lines[0]
 
     def send_break(self, uuid: str) -> None:
-        """Send a serial break to the guest, by QEMU's monitor command ``chardev-send-break``."""
+        """Send a serial break to the guest of the domain *uuid*, by QEMU's monitor command ``chardev-send-break``."""
         self._with("send a break to", uuid, lambda domain: libvirt_qemu.qemuMonitorCommand(domain, _BREAK, 0))
 
 
@@ -75,7 +75,8 @@ def _live(domain: Any) -> ET.Element:
 
 
 def _terminal(domain: Any) -> str:
-    """Return the path of the pseudo-terminal of the guest's serial console. Raises ``NotSupported`` if it has none."""
+    """Return the path of the pseudo-terminal of the guest's serial console. Raises ``NotSupported`` if the guest has no
+    such console."""
     source = _live(domain).find("devices/serial[@type='pty']/source")
     path = None if source is None else source.get("path")
     if not path:

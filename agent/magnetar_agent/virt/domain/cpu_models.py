@@ -38,9 +38,8 @@ class CpuModels:
         return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """Return the features (flags) of the CPU *model* with *features* applied; without *model*, of the host model.
-        *features*: pairs (policy, name). Raises ``HypervisorError`` if the host does not support *features*.
-        """
+        """Return the features (flags) of the CPU *model* after the changes *features*, pairs (policy, name). Without
+        *model*, start from libvirt's host-model. Raises ``HypervisorError`` if the host does not support *features*."""
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
             answer = self._kept().get(key)
@@ -64,8 +63,9 @@ class CpuModels:
 
 
 def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
-    """Return the XML element ``cpu`` of *domain*, a running domain's XML, which the target of a migration compares with
-    its CPU; ``None`` without KVM. For host-passthrough, which names no model, the element describes the host's CPU."""
+    """Return the CPU of a running guest, which the target host of a migration compares with its own, as the XML element
+    ``cpu``; ``None`` without KVM. *domain*: the XML of the guest's domain. For host-passthrough, which names no model,
+    the element describes the host's CPU."""
     cpu = domain.find("cpu")
     if cpu is None or domain.get("type") != "kvm":
         return None
@@ -82,8 +82,8 @@ def _offered(conn: Any, virt_type: str) -> ET.Element:
 
 
 def _described(offered: ET.Element, model: str, features: Features) -> str:
-    """Return an XML element ``cpu`` for the CPU *model* with *features*, pairs (policy, name). Without *model* it
-    describes the host's CPU as listed in *offered*, the CPU part of libvirt's domain capabilities."""
+    """Return an XML element ``cpu`` for the CPU *model* with *features*, pairs (policy, name). Without *model* the
+    element describes the host's CPU as listed in *offered*, the CPU part of libvirt's domain capabilities."""
     cpu = ET.Element("cpu", mode="custom", match="exact")
     if model:
         ET.SubElement(cpu, "model", fallback="forbid").text = model

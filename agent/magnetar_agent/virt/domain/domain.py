@@ -79,8 +79,9 @@ def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
 
 def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
                   caches: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the libvirt domain XML for *spec*. *cache*: cache mode of its disks, ``none``, or ``writeback`` without
-    O_DIRECT. *caches*: ``{target: cache mode}`` for disks with another mode. *folder*: folder of the template."""
+    """Return the libvirt domain XML for *spec*. *cache*: cache mode of the disks: ``none``, or ``writeback`` if their
+    file systems do not support O_DIRECT. *caches*: ``{target: cache mode}`` for disks with another mode. *folder*:
+    folder of the template."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
@@ -108,8 +109,8 @@ def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER
 
 
 def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
-    """Return Magnetar's metadata element in *root*, the XML of a libvirt domain or network; ``None`` if there is none
-    or it has another uuid, as in a clone. *noun*: name of the element, server or network."""
+    """Return Magnetar's metadata element in *root*, the XML of a libvirt domain or network; ``None`` if there is none,
+    or if the element has another uuid than *root*, as in a clone. *noun*: name of the element, server or network."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
@@ -200,8 +201,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """Return (MAC, PCI address) of the NIC that *device* is, parsed from its alias in the domain's XML; ("", ``None``)
-    if it is no NIC. A NIC that is a PCI device of the host has such an alias (``Nic.alias``)."""
+    """Return (MAC, PCI address) of the NIC that the alias of *device*, an element of a domain's XML, describes. Only a
+    NIC that is a PCI device of the host has such an alias (``Nic.alias``); for other devices, return ("", ``None``)."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
@@ -211,7 +212,8 @@ def _noted(device: ET.Element) -> tuple[str, str | None]:
 
 
 def is_nic_device(device: ET.Element) -> bool:
-    """Return whether *device*, a PCI device in a domain's XML, is a whole network card."""
+    """Return whether *device*, a PCI device in a domain's XML, is a NIC of the guest, that is, a whole network card of
+    the host."""
     return _noted(device)[1] is not None
 
 
@@ -256,9 +258,9 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
 
 
 def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
-    """Return (bus, address) of *device*, a device in a domain's XML, as Nova's metadata has it: a PCI address;
-    controller, bus, target and unit for SCSI; bus and unit for IDE and SATA; bus and port for USB. ``None`` if it has
-    no address."""
+    """Return (bus, address) of *device*, a device in a domain's XML, in the form of Nova's device metadata. The address
+    is a PCI address; controller, bus, target and unit for SCSI; bus and unit for IDE and SATA; bus and port for USB.
+    ``None`` if it has no address."""
     address = device.find("address")
     if address is None:
         return None

@@ -34,7 +34,7 @@ class GuestAgent(Domains):
 
     def freeze(self, uuid: str) -> bool:
         """Freeze the file systems of the domain *uuid* by its guest agent. Return whether they are frozen. If the agent
-        reports an error, they are thawed again."""
+        reports an error, the file systems are thawed again."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)
@@ -54,7 +54,8 @@ class GuestAgent(Domains):
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
     def agent_connected(self, uuid: str) -> bool:
-        """Return whether a program in the guest, usually the guest agent, has opened the guest agent's channel."""
+        """Return whether a program in the guest of the domain *uuid*, usually the guest agent, has opened the guest
+        agent's channel."""
         connected: list[bool] = []
 
         def look(domain: Any) -> None:
@@ -68,8 +69,8 @@ class GuestAgent(Domains):
         return any(connected)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Set the *password* of *user* in the guest by its guest agent. Raises ``Conflict`` if no agent responds. Error
-        messages do not contain the password."""
+        """Set the *password* of *user* in the domain *uuid* by its guest agent. Raises ``Conflict`` if no agent
+        responds. Error messages do not contain the password."""
         try:
             self._with("set a password in", uuid, lambda domain: _patient(domain).setUserPassword(user, password, 0),
                        lane=Lane.AGENT)
@@ -80,8 +81,9 @@ class GuestAgent(Domains):
                            f"qemu-guest-agent there, then repeat the call. ({error})") from None
 
     def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
-        """Send the JSON command *request* to the guest agent and return its JSON response. *seconds*: timeout of the
-        command, in addition to 5 s in which libvirt contacts the agent. Raises ``NoGuestAgent`` or ``GuestRefused``."""
+        """Send the JSON command *request* to the guest agent of the domain *uuid*, and return its JSON response.
+        *seconds*: timeout of the command, in addition to 5 s in which libvirt contacts the agent. Raises
+        ``NoGuestAgent`` or ``GuestRefused``."""
         answers: list[str] = []
         try:
             self._with("ask the guest agent of", uuid, lambda domain: answers.append(
@@ -96,7 +98,7 @@ class GuestAgent(Domains):
         return answers[0]
 
     def inject_nmi(self, uuid: str) -> None:
-        """Send a non-maskable interrupt to the guest (virDomainInjectNMI)."""
+        """Send a non-maskable interrupt to the guest of the domain *uuid* (virDomainInjectNMI)."""
         self._with("send an NMI to", uuid, lambda domain: domain.injectNMI())
 
 

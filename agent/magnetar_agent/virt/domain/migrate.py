@@ -54,22 +54,22 @@ class Migrations:
         return Path(socket_paths[0] if socket_paths else "/run/libvirt/libvirt-sock")
 
     def cpu(self, uuid: str) -> str | None:
-        """Return the CPU of the running guest as XML, which the target host of a live migration checks; ``None``
-        without KVM, because an emulated CPU does not depend on the host."""
+        """Return the CPU of the running domain *uuid* as XML, so that the target host of a live migration can check it;
+        ``None`` without KVM, because an emulated CPU does not depend on the host."""
         def see(conn: Any) -> str | None:
             xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
             return cpu_models.migratable_cpu(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Return a text with the features of *cpu*, an XML element from the source host's ``cpu``, that this host
-        lacks; "" if none."""
+        """Return a text with the CPU features of a guest on another host that this host lacks; "" if none. *cpu*: the
+        XML element that ``cpu`` returned on the other host."""
         return self.connection.call("compare the CPU", lambda conn: cpu_models.missing_cpu_features(conn, "kvm", cpu),
                                     Lane.HOST)
 
     def arrived(self, uuid: str) -> bool:
         """Return whether the incoming live migration of the domain *uuid* is complete: the domain is running and
-        persistent. Until the end of the migration, libvirt has it as a transient domain."""
+        persistent. Until the end of the migration, libvirt has only a transient domain."""
         def see(conn: Any) -> bool:
             try:
                 domain = conn.lookupByUUIDString(uuid)
@@ -81,8 +81,8 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Define the disk encryption *keys* and *secret*, the TPM's secret, in libvirt before the domain *uuid* arrives
-        by live migration. They are stored only in memory."""
+        """Define the disk encryption *keys* and *secret*, the TPM's secret (``None``: no TPM), in libvirt before the
+        domain *uuid* arrives by live migration. libvirt stores keys and secret only in memory."""
         def lend(conn: Any) -> None:
             disk_keys.lend_disk_keys(conn, keys)
             if secret is not None:
@@ -151,7 +151,7 @@ class Migrations:
 
 
 class _Work(threading.Thread):
-    """The thread that executes virDomainMigrateToURI3, which returns at the end of the migration."""
+    """The thread that executes virDomainMigrateToURI3, a call that lasts until the end of the migration."""
 
     def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
         super().__init__(name="migrate", daemon=True)
@@ -180,7 +180,8 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
     it now; otherwise call *pause* when the disks are copied and the memory copy begins.
 
     This avoids a bug: QEMU's emulator sometimes misses that a page was changed after it was sent (seen with 7.2 in one
-    of ten migrations, as guest panics on the target). Afterwards the agent that has the guest resumes it.
+    of ten migrations, as guest panics on the target). After the migration, the agent of the host that has the guest
+    resumes it.
     """
     begun, over = threading.Event(), threading.Event()
 
@@ -268,8 +269,8 @@ class _Watch:
             self._aborted = True
 
     def _allow_downtime(self) -> None:
-        """Set the maximum downtime of the migration according to the schedule, in which it grows over time. If libvirt
-        refuses, the next check retries."""
+        """Set the maximum downtime of the migration to the value that ``downtime_schedule`` has for the present time.
+        If libvirt refuses, the next check retries."""
         since = time.monotonic() - self._began
         due = [downtime for downtime in self._downtimes if downtime[0] <= since]
         if due:
@@ -278,8 +279,9 @@ class _Watch:
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Apply ``on_time_limit`` of the migration parameters: pause the guest, switch to post-copy, or abort. Return
-        whether this is done; otherwise the next check retries. *facts*: statistics of libvirt's job.
+        """After the time limit, do what ``on_time_limit`` of the migration parameters says: pause the guest, switch to
+        post-copy, or abort the migration. Return whether this is done; if not, the next check retries. *facts*:
+        statistics of libvirt's job.
 
         QEMU cannot switch to post-copy while disks are copied, because the memory copy has not begun.
         """
@@ -315,7 +317,7 @@ def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
 
 def _process(name: str) -> int | None:
     """Return a pidfd of the QEMU process of the domain *name*, which becomes readable when the process ends; ``None``
-    if it is not on this machine."""
+    if the process is not on this machine."""
     try:
         return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
     except (OSError, ValueError):

@@ -85,7 +85,8 @@ def _placement(root: ET.Element, target_root: ET.Element) -> None:
 
 def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, str]) -> None:
     """Copy the PCI addresses from *target_root*, the target's XML, to *root*, the XML of the domain on the source.
-    *aliases*: ``{PCI address on the source: alias}``; devices are matched in the order of their aliases.
+    *aliases*: ``{PCI address on the source: alias}``; the source's devices, sorted by alias, correspond to those in
+    *target_root* in order.
 
     NICs are skipped, because they are unplugged during a live migration.
     """

@@ -41,7 +41,7 @@ class Mirrors(Domains, Devices):
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
         """Start to copy the disk *target* of the running domain *uuid* to *disk* (virDomainBlockCopy). If the raw
-        *disk* is larger than the source, only its beginning is used, because QEMU requires equal sizes."""
+        *disk* is larger than the source, only the beginning of *disk* is used, because QEMU requires equal sizes."""
         qemu_img.check_backing_files([disk], self.qemu_user())
 
         def begin(domain: Any) -> None:
@@ -58,22 +58,22 @@ class Mirrors(Domains, Devices):
         self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state of the copy of the disk *target* that ``begin_mirror`` started; ``None`` if there is none.
-        """
+        """Return the state of the copy of the disk *target* of the domain *uuid* that ``begin_mirror`` started;
+        ``None`` if there is none."""
         mirrors: list[Mirror | None] = []
         self._with(f"look at the copy of the disk {target} of", uuid,
                    lambda domain: mirrors.append(_mirror(domain, target)), missing_is_fine=True)
         return mirrors[0] if mirrors else None
 
     def pivot(self, uuid: str, target: str) -> None:
-        """End the copy of the disk *target* and make the domain use the copy, in the running and the persistent
+        """End the copy of the disk *target* and make the domain *uuid* use the copy, in the running and the persistent
         definition."""
         self._with(f"have the copy of the disk {target} by", uuid, lambda domain: domain.blockJobAbort(target, _PIVOT),
                    lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
         """Abort the copy of the disk *target* to *path* and wait for its end; the domain continues to use its original
-        disk. Do nothing if there is no such copy. Raises ``HypervisorError`` if it does not end."""
+        disk. Do nothing if there is no such copy. Raises ``HypervisorError`` if the copy does not end."""
         end = time.monotonic() + END
         while (current_copy := self.mirror(uuid, target)) is not None and current_copy.path == path:
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile

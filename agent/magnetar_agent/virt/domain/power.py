@@ -120,7 +120,7 @@ class Domains:
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Boot the domain *uuid*, or restore it from its managed save (virDomainCreate). *paused*: leave the CPUs
-        stopped. *secret*: the secret of its TPM. *keys*: the keys of its encrypted disks. Does nothing if it is
+        stopped. *secret*: the secret of its TPM. *keys*: the keys of its encrypted disks. Does nothing if the domain is
         running."""
         def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
@@ -169,22 +169,22 @@ class Domains:
         self._with("resume", uuid, resume)
 
     def save(self, uuid: str) -> None:
-        """Save the memory of the domain *uuid* to disk and stop it (virDomainManagedSave). The guest runs after the
-        next start, even if it was paused."""
+        """Save the memory of the domain *uuid* to disk and stop the domain (virDomainManagedSave). The guest runs after
+        the next start, even if it was paused."""
         def save(domain: Any) -> None:
             if domain.isActive() or not domain.hasManagedSaveImage():
                 domain.managedSave(libvirt.VIR_DOMAIN_SAVE_RUNNING)
         self._with("suspend", uuid, save, lane=Lane.LONG)
 
     def discard_save(self, uuid: str) -> None:
-        """Remove the managed save of the domain *uuid*, so that the next start boots it."""
+        """Remove the managed save of the domain *uuid*, so that the next start boots the domain."""
         def discard(domain: Any) -> None:
             if domain.hasManagedSaveImage():
                 domain.managedSaveRemove()
         self._with("drop the saved state of", uuid, discard, missing_is_fine=True)
 
     def reboot(self, uuid: str) -> None:
-        """Ask the guest to reboot by ACPI (virDomainReboot)."""
+        """Ask the guest of the domain *uuid* to reboot by ACPI (virDomainReboot)."""
         self._with("reboot", uuid, lambda domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
 
     def _domains(self, conn: Any) -> dict[str, DomainSeen]:

@@ -50,7 +50,7 @@ class Statistics:
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         """Return counters of CPU, memory, disks and NICs of the domain *uuid*, in the form of ``read_statistics``;
-        ``None`` if it is not running."""
+        ``None`` if the domain is not running."""
         figures: list[dict[str, Any]] = []
 
         def look(domain: Any) -> None:
@@ -87,7 +87,7 @@ class Statistics:
 
     def _age(self, name: str) -> int | None:
         """Return the seconds since the start of the domain *name*, from the age of libvirt's pid file; ``None`` if
-        there is none."""
+        there is no such file."""
         if self.connection.uri != "qemu:///system":
             return None
         try:

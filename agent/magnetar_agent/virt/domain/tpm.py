@@ -126,7 +126,7 @@ def forget_tpm(uuid: str) -> None:
 @contextmanager
 def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
     """Define *secret*, which decrypts the domain's TPM state, as a libvirt secret during the ``with`` block. ``None``:
-    the domain has no TPM. libvirt stores it only in memory."""
+    the domain has no TPM. libvirt stores the secret only in memory."""
     if secret is None:
         yield
         return
