@@ -55,8 +55,8 @@ class Capabilities:
         self._lacks: str | None = None
 
     def host(self) -> dict[str, Any]:
-        """Return the facts about the host that libvirt reports, such as ``vcpus`` and ``machine_types``. ``kvm`` is the
-        result of the KVM probe so far, without waiting for it."""
+        """Return the facts about the host that libvirt reports, such as ``vcpus`` and ``machine_types``. The fact
+        ``kvm`` is the present result of the KVM probe, which may still be running."""
         facts = dict(self._of_host())
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
@@ -156,8 +156,8 @@ def _ask(conn: Any) -> dict[str, Any]:
 
 
 def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
-    """Return the host's CPU in the format of Nova's cpu_info, with all features. *root*: libvirt's capabilities, which
-    list only features that the CPU model does not include."""
+    """Return the host's CPU in the format of Nova's cpu_info, with all features. *root*: libvirt's capabilities, whose
+    list of features omits those that the CPU model includes."""
     cpu = root.find("host/cpu")
     if cpu is None:
         return {}

@@ -93,15 +93,15 @@ def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | 
 
 
 def _dying() -> list[str]:
-    """Return a command prefix that makes the kernel kill the program when the thread that started it ends, as when the
-    agent is killed."""
+    """Return a command prefix that makes the kernel kill the program when the thread that started the program ends, for
+    example because the agent was killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
 class Kvm:
-    """The result of ``probe_kvm``, which runs in a background thread. *folder*: where the result is stored; it is used
-    again until the host reboots or QEMU is replaced."""
+    """The result of ``probe_kvm``, which runs in a background thread. *folder*: where the result is stored. A stored
+    result is used until the host reboots or QEMU is replaced."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "kvm.json"

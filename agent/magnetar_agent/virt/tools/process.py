@@ -105,9 +105,9 @@ def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
 
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
-    """Return a command prefix that makes the kernel kill the program when the thread that started it ends, as when the
-    agent is killed. *user*: (uid, gid) that the program runs with, without capabilities; ``None`` for the agent's user.
-    *groups*: additional group ids for *user*."""
+    """Return a command prefix that makes the kernel kill the program when the thread that started the program ends, for
+    example because the agent was killed. *user*: (uid, gid) that the program runs with, without capabilities; ``None``
+    for the agent's user. *groups*: additional group ids for *user*."""
     besides = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
     other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
@@ -140,10 +140,9 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
-    """Wait for the end of *process* and return its standard output. Raises ``HypervisorError`` if it fails or is still
-    running at *deadline*; it is killed then, and after any other exception. *program*, *purpose*: for error messages.
-    *progress*: see ``follow_program``.
-    """
+    """Wait for the end of *process* and return its standard output. Raises ``HypervisorError`` if the process fails or
+    is still running at *deadline* (``None``: no limit). After any exception, the process is killed. *program*,
+    *purpose*: for error messages. *progress*: see ``follow_program``."""
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
     watch, open_pipes, percent = select.poll(), 2, 0.0  # select() takes no descriptor above 1,023

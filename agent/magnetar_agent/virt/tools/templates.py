@@ -27,7 +27,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def xml_text(value: object) -> str:
-    """Return *value* with the characters that XML forbids replaced by U+FFFD."""
+    """Return *value* as a string in which U+FFFD replaces the characters that XML forbids."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
