@@ -33,8 +33,9 @@ _PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 36, socket.AF_INET6: 60}
 
 
 class FlowEnd(NamedTuple):
-    """The addresses of a tracked connection as one of its ends sees them. *here*: its own address. *there*: the address
-    of the other end. *port*: the destination port; for ICMP the type, with *code*."""
+    """The addresses of a tracked connection as one of its two ends sees them. *here*: the address of this end. *there*:
+    the address of the other end. *port*: the destination port of the connection. For ICMP, *port* and *code* are type
+    and code."""
 
     here: str
     there: str
@@ -43,8 +44,9 @@ class FlowEnd(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A connection that the kernel tracks (conntrack). *sent*: as seen by the originator. *heard*: as seen by the other
-    end, which differs with NAT. *protocol*: IP protocol number. *key*: netlink attributes that identify it."""
+    """A connection that the kernel tracks (conntrack). *sent*: the addresses as the originator sees them. *heard*: the
+    addresses as the other end sees them, which are different ones with NAT. *protocol*: IP protocol number. *key*:
+    netlink attributes that identify the connection."""
 
     protocol: int
     sent: FlowEnd

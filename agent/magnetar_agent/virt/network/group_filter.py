@@ -108,8 +108,9 @@ def following_chains() -> tuple[str, ...]:
 
 
 def group_change(table: str, loaded: PortFilter, desired: PortFilter) -> tuple[str, str]:
-    """Return two nftables scripts that change the security groups in *table* from *loaded* to *desired*: one to run
-    before the elements of sets change, which adds sets and chains, and one to run afterwards, which removes them."""
+    """Return two nftables scripts that change the security groups in *table* from *loaded* to *desired*: the first adds
+    sets and chains, and runs before the elements of sets change; the second removes sets and chains, and runs
+    afterwards."""
     had, has, old, new = group_chains(loaded), group_chains(desired), group_sets(loaded), group_sets(desired)
     first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
@@ -193,11 +194,12 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the connections in *flows* that the filter *desired* does not permit. A connection is checked if a port at
-    one of its ends has a tap in *taps*, and is forbidden if no port at this end has a rule that permits it.
+    """Yield the connections in *flows* that the filter *desired* does not permit. An end of a connection is checked if
+    a port with the address of this end has a tap in *taps*. A connection is forbidden if no port with the address of a
+    checked end has a rule that permits it.
 
-    The ports at an end are those with its address. If neither end's address belongs to a port, all ports that may send
-    from a network containing one of the addresses are checked instead.
+    If no port has the address of either end, all ports that may send from a network containing one of the two addresses
+    are checked instead.
     """
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
@@ -251,8 +253,8 @@ def _all_rules(groups_by_id: Mapping[str, PortGroup], groups: Iterable[str]) -> 
 
 
 def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
-    """Return *rules* by (direction, IP version), each with its prefix as a network object, so that prefixes are parsed
-    only once."""
+    """Return *rules* as ``{(direction, IP version): [(rule, network)]}``. *network* is the rule's prefix as an object
+    (``None``: no prefix), so that prefixes are parsed only once."""
     parsed_rules: _Parsed = {}
     for rule in rules:
         parsed_rules.setdefault((rule.direction, rule.version), []).append(

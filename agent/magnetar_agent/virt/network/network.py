@@ -76,8 +76,8 @@ class LibvirtNetworks:
         return ovn.inspect_integration_bridge(name)
 
     def filter_switch(self, bridge: str) -> None:
-        """Start a thread that keeps a flow in *bridge* which drops the router advertisements that OVN has marked; see
-        ``switch_filter``."""
+        """Start a thread that adds a flow to *bridge* whenever it is missing. The flow drops the router advertisements
+        that OVN has marked; see ``switch_filter``."""
         self.switch_filter.keep(bridge)
 
     def switch_unfiltered(self) -> str:
@@ -97,8 +97,8 @@ class LibvirtNetworks:
         return self.connection.call("list the networks", networks, Lane.HOST)
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define and start the libvirt network *spec*, with autostart. Raises ``Conflict`` if another program's network
-        has its name."""
+        """Define and start the libvirt network *spec*, with autostart. Raises ``Conflict`` if a network of another
+        program has this name."""
         def make(conn: Any) -> None:
             existing = _lookup(conn, spec.name)
             current = None if existing is None else _see(existing)
@@ -133,7 +133,7 @@ class LibvirtNetworks:
 
     def remove_network(self, name: str) -> None:
         """Stop and undefine the libvirt network *name*; a missing one is ignored. Raises ``Conflict`` if Magnetar did
-        not create it."""
+        not create the network."""
         def remove(conn: Any) -> None:
             network = _lookup(conn, name)
             current = None if network is None else _see(network)
@@ -156,7 +156,7 @@ class LibvirtNetworks:
         self._reserve(f"reserve {address} on the network {network}", network, change)
 
     def release(self, network: str, mac: str) -> None:
-        """Remove the DHCP reservation of *mac* in the libvirt network *network*, and release its leases."""
+        """Remove the DHCP reservation of *mac* in the libvirt network *network*, and release the leases of *mac*."""
         leased: set[str] = set()
 
         def change(hosts: dict[str, str]) -> dict[str, str]:
@@ -236,8 +236,8 @@ def _domain(conn: Any, uuid: str) -> Any:
 
 
 def _plugged(domain: Any) -> list[tuple[str, str, str, bool]]:
-    """Return tuples (MAC, tap, bridge, whether it is an Open vSwitch bridge) for the NICs of *domain*; empty if it is
-    not running or Magnetar did not create it."""
+    """Return tuples (MAC, tap, bridge, whether it is an Open vSwitch bridge) for the NICs of *domain*; empty if the
+    domain is not running or Magnetar did not create it."""
     try:
         if not domain.isActive():
             return []
@@ -301,9 +301,9 @@ def _owned(network: Any) -> bool:
 
 
 def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
-    """Change the DHCP reservations of *network* with virNetworkUpdate, for a network whose dnsmasq does not read them
-    from a file. *xml*: the network's XML. *change*: gets ``{MAC: address}`` and returns the new mapping. *flag*:
-    libvirt's flag for the live or the persistent configuration."""
+    """Change the DHCP reservations of *network* with virNetworkUpdate, for a network whose dnsmasq does not read
+    reservations from a file. *xml*: the network's XML. *change*: gets ``{MAC: address}`` and returns the new mapping.
+    *flag*: libvirt's flag for the live or the persistent configuration."""
     hosts_before = _hosts(xml)
     hosts_after = change(hosts_before)
     for command, hosts, other_hosts in ((_DELETE, hosts_before, hosts_after), (_ADD, hosts_after, hosts_before)):

@@ -30,7 +30,7 @@ MOST = 2**20
 
 def inspect_integration_bridge(bridge: str, run: Path = RUN) -> IntegrationBridge:
     """Return the state of the Open vSwitch integration bridge *bridge*. Its ``reason`` is the first requirement of OVN
-    that the host does not meet; "" if it meets all. *run*: folder of the daemons' sockets."""
+    that the host does not meet; "" if the host meets all requirements. *run*: folder of the daemons' sockets."""
     database = run / "openvswitch/db.sock"
     if not shutil.which("ovs-vsctl"):
         return _lacking(bridge, "it has no ovs-vsctl, by which libvirt plugs them in. Install Open vSwitch (package "

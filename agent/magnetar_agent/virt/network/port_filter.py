@@ -115,14 +115,15 @@ def _of_port(port: Port) -> Iterable[Element]:
 
 # Scripts for nft -----------------------------------------------------------------------------------------------------
 def removal_script(prefix: str) -> str:
-    """Return an nftables script that removes both tables for taps whose names begin with *prefix*."""
+    """Return an nftables script that removes the two tables (bridge and inet) for taps whose names begin with *prefix*.
+    """
     return "".join(f"add table {family} {table_name(prefix)}\ndelete table {family} {table_name(prefix)}\n"
                    for family in ("bridge", "inet"))
 
 
 def change_script(loaded: PortFilter, desired: PortFilter) -> str:
     """Return an nftables script that changes the loaded tables from the filter *loaded* to *desired*, in one
-    transaction. Only possible if ``is_a_change``."""
+    transaction. Only possible if ``is_a_change`` returns true."""
     had, has = (port_elements(replace(port_filter, ports=port_filter.ports - other.ports,
                                       groups=port_filter.groups - other.groups))
                 for port_filter, other in ((loaded, desired), (desired, loaded)))
@@ -138,8 +139,8 @@ def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
 
 
 def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Return an nftables script that adds DHCP addresses that guests got before the table for *prefix* existed.
-    *leased*: pairs (tap, address)."""
+    """Return an nftables script that adds DHCP addresses to the table for *prefix*. Guests got the addresses before
+    this table existed, so it could not learn them. *leased*: pairs (tap, address)."""
     return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
                                      for tap, address in leased})
 
@@ -153,9 +154,9 @@ def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
 
 
 def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
-    """Return an nftables script that replaces both tables by the filter *desired*, in one transaction, so that no
-    packet passes unfiltered. *leased*: pairs (tap, address) of DHCP addresses. *bridges_follow*: whether the kernel
-    tracks connections in bridges."""
+    """Return an nftables script that replaces the two tables (bridge and inet) by new ones for the filter *desired*, in
+    one transaction, so that no packet passes unfiltered. *leased*: pairs (tap, address) of DHCP addresses.
+    *bridges_follow*: whether the kernel tracks connections in bridges."""
     elements_by_set: dict[str, list[str]] = {}
     for set_, element in sorted(port_elements(desired)):
         elements_by_set.setdefault(set_, []).append(element)
@@ -260,7 +261,8 @@ class NftPortFilter:
         _end_connections(loaded, desired)
 
     def filters_ports(self, prefix: str) -> bool:
-        """Return whether both nftables tables for taps with names beginning with *prefix* are loaded."""
+        """Return whether the two nftables tables (bridge and inet) for taps whose names begin with *prefix* are loaded.
+        """
         tables = _ran("list", "tables").stdout.splitlines()
         return all(f"table {family} {table_name(prefix)}" in tables for family in ("bridge", "inet"))
 

@@ -40,8 +40,8 @@ TIMEOUT, MOST = 10.0, 1000
 
 
 class SwitchFilter:
-    """A thread that adds a flow to the Open vSwitch integration bridge which drops guests' router advertisements, and
-    adds it again whenever it is removed."""
+    """A thread that keeps a flow in the Open vSwitch integration bridge: whenever the flow is missing, the thread adds
+    it. The flow drops guests' router advertisements."""
 
     def __init__(self) -> None:
         self.bridge = ""
