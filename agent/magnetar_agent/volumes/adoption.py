@@ -31,8 +31,9 @@ def check_adoptable(want: Fields, pool: Pool) -> None:
 
 
 def adopt_content(task: Task, pool: Pool, size: int) -> None:
-    """Record in the document of the *task*'s volume that it owns the content with its uuid in *pool*, which another
-    host created. *size*: bytes. Raises ``Conflict`` if *pool* has no such content."""
+    """Record in the document of the *task*'s volume that this volume owns the content in *pool* that has the volume's
+    uuid as its name. Another host created the content. *size*: bytes. Raises ``Conflict`` if *pool* has no such
+    content."""
     document = task.document
     if not pool.has(document.id):
         raise Conflict(f"Pool {pool.name!r} has no content called {document.id} that could be taken over. Look whether "
@@ -45,7 +46,8 @@ def adopt_content(task: Task, pool: Pool, size: int) -> None:
 
 def release_volume(host: LocalHost, key: str) -> None:
     """Remove the document of the volume *key* (name or uuid), which another host has taken over, but not its content.
-    Raises ``NotFound``; ``Conflict`` if no other host can reach its pool; ``InUse`` if it is attached."""
+    Raises ``NotFound``; ``Conflict`` if no other host can reach the volume's pool; ``InUse`` if the volume is attached.
+    """
     document = host.documents.find("volume", key)
     if document is None:
         raise NotFound(f"There is no volume {key!r} on this host.", kind="volume", key=key)
@@ -61,8 +63,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` if *volume* is attached to a server. An attachment of a deleted server is ignored if it remains
-    only until another host is informed of its end."""
+    """Raise ``InUse`` if *volume* is attached to a server. The attachment of a deleted server is ignored if the
+    attachment is being removed, and only waits until another host is informed."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -54,7 +54,7 @@ class BackupCatalogue:
       header; otherwise ``None``.
     - *stored_bytes*, *stored_chunks*: the data in this backup, without that of its parents.
     - *checksum*, *map_checksum*: SHA-256 of the files ``chunks`` and ``map``.
-    - *target*: identity of the backup directory. *record*: data that the cloud added.
+    - *target*: identity of the backup directory. *record*: the backup's fields in a cloud's database.
     - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty."""
 
     id: str

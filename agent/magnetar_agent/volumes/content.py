@@ -54,8 +54,8 @@ def source_of(want: Fields) -> tuple[str | None, str]:
 
 
 def content_disk(host: LocalHost, document: Document) -> Disk:
-    """Return the disk with the content of *document*, a volume or snapshot, for QEMU. It includes the key of encrypted
-    content."""
+    """Return the disk with the content of *document*, a volume or snapshot, for QEMU. The disk includes the key of
+    encrypted content."""
     place = document.want if document.kind == "volume" else document.state
     if document.kind == "volume" and is_pivoted(host, document):
         place = document.state[MOVING]

@@ -78,7 +78,7 @@ def close_source(host: LocalHost, export: str) -> None:
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
     """Create the content of the *task*'s volume or snapshot in *pool* from *volume* (a uuid), which may be in use.
     *size*: bytes. *format*: the format of the new content. Raises ``Conflict`` if a server on another host or several
-    running servers use the volume, or it is being swapped."""
+    running servers use the volume, or the volume is being swapped."""
     host = task.host
     with ExitStack() as servers, ExitStack() as volume_lock:
         for server_id in sorted({a.want["server"] for a in attachments_of_volume(host, volume)}):
@@ -108,8 +108,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
     """Copy the disk *target* of a running guest by QEMU into *pool*, as content of the *task*'s volume or snapshot.
-    *attachment*: the copied volume's attachment. File systems are frozen until the copy has started, if possible.
-    Raises ``Conflict`` if the server is stopped or rescued meanwhile."""
+    *attachment*: the copied volume's attachment. *size*: bytes. *format*: the format of the copy. File systems are
+    frozen until the copy has started, if possible. Raises ``Conflict`` if the server is stopped or rescued meanwhile.
+    """
     def begun() -> None:
         frozen.close()
         if attaching.attached_device(task.host, attachment) != target:

@@ -38,9 +38,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,254}")
 
 def list_content(host: LocalHost, pool_name: str) -> list[Fields]:
     """Return the contents of the storage pool *pool_name*, sorted by name, as ``{name, size, format, volume, reason}``.
-    *size*: GiB, rounded up. *volume*: uuid of the volume that owns it, or ``None``. *reason*: why no volume can take it
-    over, or ``None``. Contents of snapshots and incomplete contents are left out. Raises ``InvalidField`` or
-    ``Conflict``."""
+    *size*: GiB, rounded up. *volume*: uuid of the volume that owns the content, or ``None``. *reason*: why no volume
+    can take over the content, or ``None``. Contents of snapshots and incomplete contents are left out. Raises
+    ``InvalidField`` or ``Conflict``."""
     pool = pools.find_pool(host, pool_name)
     pool.check_usable()
     used = {disk.path: name for name, domain in host.hypervisor.domains().items() for disk in domain.disks}
@@ -126,7 +126,8 @@ def existing_bytes(host: LocalHost, completed: Fields, document: Document | None
 
 def take_content(task: Task, pool: Pool, size: int) -> None:
     """Take over existing content in *pool* as the content of the *task*'s volume (Cinder's manage): rename it to the
-    volume's uuid and grow it to *size* bytes. Raises ``Conflict`` if a domain uses it or the new name is taken."""
+    volume's uuid and grow it to *size* bytes. Raises ``Conflict`` if a domain uses the content or the new name is
+    taken."""
     host, document = task.host, task.document
     name, id, format = document.want["existing"], document.id, document.want["format"]
     if not isinstance(pool, FolderPool) and name != id:
@@ -154,9 +155,9 @@ def take_content(task: Task, pool: Pool, size: int) -> None:
 
 
 def return_content(task: Task) -> bool:
-    """When the *task*'s volume is deleted, leave its content in the storage pool if it has ``keep_content`` (Cinder's
-    unmanage) or the content was not completely taken over. A file gets a new name: ``volume-UUID.FORMAT``, or its
-    original name if the takeover was incomplete. Return False if the content must be removed instead."""
+    """When the *task*'s volume is deleted, leave its content in the storage pool if the volume has ``keep_content``
+    (Cinder's unmanage) or the content was not completely taken over. A file gets a new name: ``volume-UUID.FORMAT``, or
+    its original name if the takeover was incomplete. Return False if the content must be removed instead."""
     document, want = task.document, task.document.want
     taking = bool(want.get("existing")) and not document.state.get("made")
     if not taking and not want.get("keep_content"):

@@ -75,8 +75,8 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 def desired_export(host: LocalHost, document: Document) -> Export | None:
     """Return the export that qemu-nbd must serve for *document*, a volume export; ``None`` if the other host reads the
     volume directly, in a shared pool. A volume in a shared pool is exported nevertheless if the other host only copies
-    it (``copied``), or if it is encrypted: qemu-nbd decrypts it here, so the key stays on this host. Raises
-    ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    the volume (``copied``), or if the volume is encrypted: qemu-nbd decrypts it here, so the key stays on this host.
+    Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")

@@ -64,7 +64,7 @@ def complete_move(host: LocalHost, desired: Fields, document: Document | None) -
 
 
 def format_in_pool(pool: Pool, format: str) -> str:
-    """Return the format that content of *format* has after a copy to *pool*: the same if the pool supports it,
+    """Return the format that content of *format* has after a copy to *pool*: *format* itself if the pool supports it,
     otherwise the pool's default format."""
     return format if format in pool.formats else pool.formats[0]
 
@@ -208,7 +208,7 @@ def _record_switch(host: LocalHost, document: Document, pool: str) -> None:
 
 def settle_pivot(host: LocalHost, document: Document) -> None:
     """Finish a switch of a guest's disk to the new pool that a crash of the agent interrupted. If QEMU has made the
-    switch, record it in the volume's document; otherwise remove the note of the attempt."""
+    switch, record it in the volume's document; otherwise remove the note that the switch had begun."""
     note = document.state.get(MOVING)
     if not note or "pivoting" not in note:
         return

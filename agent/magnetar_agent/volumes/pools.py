@@ -55,8 +55,8 @@ class Pool(Protocol):
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Return the total bytes of the pool; ``None`` if the pool cannot tell, so that only a failed write shows that
-        it is full."""
+        """Return the total bytes of the pool; ``None`` if the pool cannot tell; in this case only a failed write shows
+        that the pool is full."""
 
     def room(self) -> tuple[int, int]:
         """Return the total and free bytes of the pool. Raises ``OSError`` or ``MagnetarError`` if they cannot be read.
@@ -74,11 +74,11 @@ class Pool(Protocol):
 
     def taken(self, id: str) -> Conflict:
         """Return the error for content *id* that exists in the pool already and belongs to another owner. The caller
-        raises it."""
+        raises the error."""
 
     def claim(self, id: str, size: int) -> None:
         """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
-        it."""
+        this name."""
 
     def remove_reservation(self, id: str) -> None:
         """Remove the reservation that ``claim`` made. The caller has already recorded in the volume's document that the

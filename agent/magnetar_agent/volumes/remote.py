@@ -171,8 +171,8 @@ def _is_local(host: LocalHost, attachment: Document) -> bool:
 
 
 def is_taken_over(host: LocalHost, attachment: Document) -> bool:
-    """Return whether this host owns the attachment's volume now, although another host owned it when it was attached.
-    This is possible for a volume in a shared pool, which another host can take over."""
+    """Return whether this host owns the attachment's volume now, although another host owned the volume when it was
+    attached. This is possible for a volume in a shared pool, which another host can take over."""
     origin = attachment.want.get("origin") or {}
     return bool(origin.get("pool") and origin["host"] != host.name
                 and host.documents.get("volume", attachment.want["volume"]))

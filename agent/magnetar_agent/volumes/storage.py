@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def content_taken_error(pool: str, id: str, way: str) -> Conflict:
-    """Return the error for a *pool* that already has content named *id*, which belongs to another owner. *way*: a shell
-    command that removes the content, for the message."""
+    """Return the error that *pool* already has content of another owner with the name *id*. *way*: a shell command that
+    removes the content, for the message."""
     return Conflict(f"Pool {pool!r} has content called {id} already, or it is being made, and not for a document of "
                     "this host: it is another host's, or its document was lost. Choose another id, or leave it out. "
                     f"If nobody needs that content, remove it ({way}), then repeat the call.", uuids=[id])

@@ -43,8 +43,8 @@ KEPT = ("device", "bus", "tag", "boot_index")
 
 
 def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
-    """Complete *desired*, the requested attachment of the new *volume*, with fields of the attachment *old* that it
-    replaces, such as the device name. Raises ``InvalidField`` and ``Conflict`` for volumes that cannot be swapped."""
+    """Complete *desired*, the requested attachment of the new *volume*, with fields of *old*, the attachment to
+    replace, such as the device name. Raises ``InvalidField`` and ``Conflict`` for volumes that cannot be swapped."""
     if old is None or old.deleting or not attaching.is_current(host, old):
         refuse_missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has",
                                     desired["replaces"]),
@@ -250,8 +250,8 @@ def _settle(task: Task) -> None:
 
 
 def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
-    """Grow the new *volume* to its requested size. During the swap it had the size of the old volume. *target*: its
-    device name in the domain *uuid*, which may be running."""
+    """Grow the new *volume* to its requested size. During the swap the new volume had the size of the old one.
+    *target*: the volume's device name (such as vdb) in the domain *uuid*, which may be running."""
     size = _size(volume)
     if host.hypervisor.running(uuid) is None:
         pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", size)
