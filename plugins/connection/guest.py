@@ -176,7 +176,8 @@ class Connection(ConnectionBase):
         return status, output, errors
 
     def put_file(self, in_path, out_path):
-        """Override ``ConnectionBase.put_file``: copy the file *in_path* of the controller into the guest."""
+        """Override ``ConnectionBase.put_file``: copy the file *in_path* of the controller to *out_path* in the guest.
+        """
         super().put_file(in_path, out_path)
         display.vvv("PUT %s TO %s" % (in_path, out_path), host=self._server)
         if not os.path.isfile(to_bytes(in_path, errors="surrogate_or_strict")):
@@ -187,7 +188,8 @@ class Connection(ConnectionBase):
                 self._write(out_path, file.tell() - len(content), content)
 
     def fetch_file(self, in_path, out_path):
-        """Override ``ConnectionBase.fetch_file``: copy the file *in_path* of the guest to the controller."""
+        """Override ``ConnectionBase.fetch_file``: copy the file *in_path* of the guest to *out_path* on the controller.
+        """
         super().fetch_file(in_path, out_path)
         display.vvv("FETCH %s TO %s" % (in_path, out_path), host=self._server)
         offset, ended = 0, False
@@ -222,8 +224,8 @@ class Connection(ConnectionBase):
                 path, to_text(errors, errors="surrogate_or_replace").strip() or "its shell says no reason"))
 
     def _put_input(self, content):
-        """Write *content*, the input of a command, into a temporary file in the guest that only root can read, because
-        the input is too long for one request to the guest agent. Return the file's path.
+        """Write *content*, the input of a command, into a temporary file in the guest, because the input is too long
+        for one request to the guest agent. Only root can read the file. Return its path.
         """
         status, output, errors = self._run(["-c", CREATE_TEMPORARY], content[:INPUT])
         path = to_text(output, errors="surrogate_or_replace").strip()
@@ -238,8 +240,8 @@ class Connection(ConnectionBase):
         self._ask("write_file", {"path": path, "offset": offset, "content": base64.b64encode(content).decode()})
 
     def _run(self, arguments, content):
-        """Run the guest's shell with *arguments* (a list) and *content* (bytes) as its input. Wait until it exits, and
-        return its exit status, standard output and standard error.
+        """Run the guest's shell with *arguments* (a list) and *content* (bytes) as its input. Wait until the shell
+        exits, and return its exit status, standard output and standard error.
         """
         limit = self.get_option("command_timeout")
         deadline = time.monotonic() + limit if limit else None

@@ -25,7 +25,7 @@ UNUSED = ("timeout",)
 
 
 def _variables():
-    """Return the documentation of the endpoint options for connection plugins. There the host variable
+    """Return the documentation of the endpoint options for connection plugins. In connection plugins, the host variable
     ``magnetar_NAME`` sets the option NAME.
     """
     options = plugin_documentation(CONNECTION)

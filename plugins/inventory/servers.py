@@ -239,8 +239,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _servers(self, path, cache):
         """Return the servers of all endpoints, from the cache if it is enabled and was filled from the same endpoints.
-        Each server has the additional keys ``endpoint`` and ``cloud``, which say where it is. *path*: the inventory
-        file.
+        Each server has the additional keys ``endpoint`` and ``cloud``, which say where the server is. *path*: the
+        inventory file.
         """
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
@@ -395,8 +395,9 @@ def _fetch(options):
 
 
 def _trusted(value):
-    """Return *value* with its harmless texts (``HARMLESS``: without templates) marked as trusted for Ansible. The
-    other texts are not marked, so that Ansible does not evaluate them: users of servers may have written them.
+    """Mark the harmless texts in *value* (``HARMLESS``: without templates) as trusted for Ansible, and return the
+    result. The other texts are not marked, so that Ansible does not evaluate them: users of servers may have written
+    them.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """

@@ -51,9 +51,9 @@ def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[d
 
 
 def reachable_address(server: Server, networks: Iterable[str], versions: Iterable[int]) -> str | None:
-    """Return the IP address for Ansible's connection to *server*; ``None`` if it has none. *networks*: the names of
-    networks in order of preference; if empty, all networks in the order of the server's NICs. *versions*: the IP
-    versions in order of preference.
+    """Return the IP address for Ansible's connection to *server*; ``None`` if the server has none. *networks*: the
+    names of networks in order of preference; if empty, all networks in the order of the server's NICs. *versions*: the
+    IP versions in order of preference.
     """
     offered = server.get("addresses") or {}
     order = [name for name in networks if name in offered] or ([] if networks else _in_order(server, offered))
@@ -66,8 +66,8 @@ def reachable_address(server: Server, networks: Iterable[str], versions: Iterabl
 
 
 def group_names(server: Server, group_keys: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the names of the inventory groups of *server*: ``PREFIX_VALUE`` for each of its values. *group_keys*:
-    tuples of key and prefix. The names may contain characters that Ansible does not allow.
+    """Return the names of the inventory groups of *server*: ``PREFIX_VALUE`` for each value that the server has for a
+    key. *group_keys*: tuples of key and prefix. The names may contain characters that Ansible does not allow.
     """
     return ["%s_%s" % (prefix, text) for key, prefix in group_keys for text in values_for_key(server, key)]
 
