@@ -28,8 +28,9 @@ class Spec(NamedTuple):
     *name*, *value*: regular expressions for its name and for its valid values. *usual*: a regular expression for values
     that only request the default. *acts*: the parts of Magnetar that implement the spec (``AGENT``, ``API``,
     ``SCHEDULER``). *lacks*: a text about the missing feature, if no part implements it. *row*: the field of the
-    server's ``hardware`` that it sets. *exists*: a function that validates the text of the group ``what`` in *name*,
-    such as the name of a trait. *ignored*: Nova does not know the spec and ignores it.
+    server's ``hardware`` that the spec sets. *exists*: a function that validates the part of a spec's name that matches
+    the group ``what`` of the expression *name*, such as the name of a trait. *ignored*: Nova does not know the spec and
+    ignores it.
     """
 
     name: str
@@ -57,18 +58,18 @@ class Table:
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Spec]]:
-        """Return each row with the compiled pattern of its name. The patterns are compiled at the first use, because
-        they take half a megabyte of memory.
+        """Return a pair for each ``Spec`` in the table: the compiled pattern of its name, and the ``Spec``. The
+        patterns are compiled at the first use, because they take half a megabyte of memory.
         """
         return [(re.compile(row.name), row) for row in self.rows]
 
     def find(self, name: str) -> Optional[Spec]:
-        """Return the row for the extra spec or property *name*; ``None`` if it is unknown."""
+        """Return the ``Spec`` for the extra spec or property *name*; ``None`` for an unknown name."""
         return next((row for pattern, row in self._patterns if (match := pattern.fullmatch(name)) and (
             "what" not in pattern.groupindex or row.exists(match["what"]))), None)
 
     def reserved(self, name: str) -> bool:
-        """Return whether *name* begins with a prefix in ``namespaces``, so that it is an error if it is unknown."""
+        """Return whether *name* begins with a prefix in ``namespaces``, so that an unknown name is an error."""
         return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
@@ -101,8 +102,9 @@ class Table:
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a message for each of the *specs* (name to value) that none of the *parts* of Magnetar implements; it
-        says which part is missing. Names without a reserved prefix are skipped, because other software uses them.
+        """Yield a message for each of the *specs* (name to value) that none of the *parts* of Magnetar implements. The
+        message says which part is missing. Names without a reserved prefix are skipped, because other software uses
+        them.
         """
         for name, value in sorted(specs.items()):
             row = self.find(name)

@@ -65,7 +65,7 @@ CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 def complete_for_architecture(hardware: Mapping[str, Any]) -> dict[str, Any]:
     """Return *hardware*, a field of a server, completed with the defaults of the architecture that it requests. Raises
-    ``InvalidField`` if it has a value that this architecture does not support.
+    ``InvalidField`` if *hardware* has a value that this architecture does not support.
     """
     architecture = hardware.get(FIELD)
     if architecture is None:
@@ -94,8 +94,8 @@ def _property_text(value: Any) -> str:
 
 
 def guest_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" if neither of
-    them has one.
+    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" if neither
+    *hardware* nor *host* names an architecture.
     """
     return str(hardware.get(FIELD) or host.get("architecture") or "")
 

@@ -91,7 +91,7 @@ def check_request_groups(specs: Mapping[str, Any]) -> str:
 
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
     """Return an error message for the requests of virtual GPUs in *specs*; empty if they are valid. *of_host*: names of
-    the groups that request custom resources, which only the host's own provider has.
+    the groups that request custom resources. Only the host's own resource provider has these.
     """
     requested = requested_vgpus(specs)
     if requested.total > 1:

@@ -73,8 +73,8 @@ def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
 
 def unsuited_properties(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each of an image's *properties* (architecture, hypervisor type, VM mode) that the *host*
-    (fields of ``kinds.Host``) does not support. An architecture is supported if the host has or emulates it, or does
-    not report its own.
+    (fields of ``kinds.Host``) does not support. An architecture is supported if the host has or emulates it; if the
+    host does not report its own architecture, every architecture counts as supported.
     """
     kinds = {str(virt_type).lower() for virt_type in (host.get("hypervisor_type") or "qemu",
                                                       *(host.get("virt_types") or ()))}

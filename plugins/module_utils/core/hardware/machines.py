@@ -91,16 +91,16 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type that is recorded in *image*, the mapping that a server stores about its image, under
-    ``machine``; otherwise *requested*, the machine type in the image's properties ("": none).
+    """Return the machine type of an image: the value ``machine`` in *image*, the mapping that a server stores about its
+    image; without this value, *requested*, the machine type in the image's properties ("": none).
     """
     return str(image.get("machine") or requested or "")
 
 
 def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
     """Return the properties for an image that is created from a server: the *properties* of the server's own image, and
-    the server's *machine* type, because the installed system may depend on it. The type is omitted if *properties*
-    imply it.
+    the server's *machine* type, because the installed system may depend on the machine type. The machine type is
+    omitted if *properties* imply it.
     """
     differs = machine not in ("", AUTO) and not (PROPERTY in properties
                                                  and is_same_machine(str(properties[PROPERTY]), machine))

@@ -53,7 +53,7 @@ _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 def hardware_of_specs(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
     """Return the server field ``hardware`` that a flavor's extra *specs* and an image's *properties* request for a
     server with *vcpus* virtual CPUs. The result also has ``machine`` if the image names a machine type. Raises
-    ``InvalidField`` for ``flavor`` or ``image``.
+    ``InvalidField`` for the field ``flavor`` or ``image``.
     """
     if not specs and not properties:
         return {}
@@ -87,8 +87,8 @@ def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server fields that *flavor* (``vcpus``, ``ram``, ``extra_specs``) and *image* (``properties``,
-    ``machine``) request: ``hardware``, and ``machine`` if *image* has a machine type. Each is missing if nothing is
-    requested. Raises ``InvalidField``.
+    ``machine``) request: ``hardware``, and ``machine`` if *image* has a machine type. A field for which nothing is
+    requested is missing. Raises ``InvalidField``.
     """
     hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of_image(image, hardware.pop("machine", ""))
@@ -133,8 +133,8 @@ def root_device(hardware: Mapping[str, Any]) -> str:
 
 def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
     """Merge the hardware that *flavor* and *image* request for a server with *vcpus* virtual CPUs, and return the
-    values by field of ``hardware``. *flavor*, *image*: results of ``rows.parse_hardware_specs``. If both set a field,
-    the rule of its ``Row`` decides. Raises ``InvalidField``.
+    values by field of ``hardware``. *flavor*, *image*: results of ``rows.parse_hardware_specs``. If flavor and image
+    set the same field, the rule of the field's ``Row`` decides. Raises ``InvalidField``.
     """
     merged: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
@@ -160,7 +160,8 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
     """Return the value of the field of ``hardware`` that *row* declares. *flavor*, *image*: the values that flavor and
-    image request (``None``: no value). If both request one, ``row.rule`` decides. Raises ``InvalidField``.
+    image request (``None``: no value). If flavor and image request a value, ``row.rule`` decides. Raises
+    ``InvalidField``.
     """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
@@ -279,7 +280,7 @@ def _check_trust(hardware: Mapping[str, Any]) -> None:
 
 def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
     """Raise ``InvalidField`` for fields of *hardware* that do not work with encrypted memory, because the host cannot
-    read it.
+    read such memory.
     """
     if not hardware.get(MEMORY):
         return

@@ -33,7 +33,8 @@ class GuestCell(NamedTuple):
 class Needs(NamedTuple):
     """The NUMA requirements of a server. *cells*: the guest's NUMA cells. *page*: the memory page size, "" if none is
     requested. *threads*: the CPU thread policy. *emulator*: whether QEMU's own threads get a dedicated CPU. *networks*:
-    physical networks whose cards must be near the guest's cells, if the host reports where its cards are.
+    physical networks; for each, a network card must be attached to a host cell of the guest, if the host reports to
+    which cells its cards are attached.
     """
 
     cells: tuple[GuestCell, ...]
@@ -51,7 +52,7 @@ class Needs(NamedTuple):
 class HostCell(NamedTuple):
     """A NUMA cell of a host: its free dedicated CPUs, its shared CPUs, the free memory in MiB, the free large pages
     (page size in KiB to number), the threads of each core, the sockets of its CPUs, and the *networks* (physical ones,
-    and ``TUNNELS`` of ``core.bandwidth``) whose cards are near it.
+    and ``TUNNELS`` of ``core.bandwidth``) whose network cards are attached to the cell.
     """
 
     id: int
@@ -208,8 +209,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[i
     placement. Raises ``NoFit``.
 
     Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
-    those with the fewest (*pack*) or most free CPUs. At least one chosen cell is near each network in *needs*; networks
-    that are near no cell of the host are ignored.
+    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, a network card is attached to one of
+    the chosen cells; a network without cards at the host's cells is ignored.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
@@ -244,8 +245,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[i
 
 
 def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Yield combinations of host cells that together are near all *networks*: tuples of ascending indexes into *order*,
-    the host's cells. Networks that are near none of the cells are ignored.
+    """Yield combinations of host cells that together have a network card of each of the *networks*: tuples of ascending
+    indexes into *order*, the host's cells. A network without a card at any of the cells is ignored.
     """
     near_cells = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
     # A network near all cells of another network, and more, adds no constraint to it. So the number of choices depends
@@ -257,8 +258,8 @@ def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterato
 
 def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
     """Match each guest cell to a different host cell. Return the host cell index of each guest cell, or ``None`` if
-    that is impossible. *fits*: for each guest cell, its possible placements by host cell index. *near*: host cells that
-    must be used. Lower indexes are preferred.
+    that is impossible. *fits*: for each guest cell, its possible placements by host cell index. *near*: indexes of host
+    cells that must be used. Lower indexes are preferred.
     """
     taken = _cover_near_cells(fits, near)
     if taken is None:
@@ -280,8 +281,8 @@ def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = 
 
 
 def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
-    """Match each host cell in *near* to a different guest cell. Return the guest cell by host cell, or ``None`` if that
-    is impossible. *fits*: for each guest cell, its possible placements by host cell index.
+    """Match each host cell in *near* to a different guest cell. Return ``{index of the host cell: index of the guest
+    cell}``, or ``None`` if that is impossible. *fits*: for each guest cell, its possible placements by host cell index.
     """
     taken: dict[int, int] = {}
 

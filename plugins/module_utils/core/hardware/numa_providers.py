@@ -46,8 +46,8 @@ def cell_provider_name(cell: int) -> str:
 
 
 def cell_parents(cells: Iterable[int]) -> dict[int, str]:
-    """Return the name of the resource provider of each NUMA cell, by the cell's number. It is the parent of the
-    providers of devices near the cell.
+    """Return the name of the resource provider of each NUMA cell, by the cell's number. This provider is the parent of
+    the providers of devices that are attached to the cell.
     """
     return {cell: cell_provider_name(cell) for cell in cells}
 

@@ -137,8 +137,8 @@ def describe_devices(name: str, single: bool = False) -> str:
 
 
 def is_nic_holder(name: str) -> bool:
-    """Return whether *name* is the MAC address of a NIC and not a PCI alias. A host records either as the holder of an
-    allocated device.
+    """Return whether *name* is the MAC address of a NIC and not a PCI alias. For each allocated device, a host records
+    a MAC address or an alias as the holder.
     """
     return ":" in name
 
@@ -239,11 +239,11 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Choose one candidate for each unit, and return the choices in the order of *units*; ``None`` if that is
-    impossible.
+    """Choose one candidate (such as a device pool) for each unit (such as a requested device), and return the choices
+    in the order of *units*; ``None`` if that is impossible.
 
     *units*: for each unit, its candidates, the preferred ones first. *room*: how often each candidate may be chosen.
-    *lax*: the number of units, from the first, that may get no candidate; their choice is then ``None``.
+    *lax*: so many units, from the first, may get no candidate; the choice for such a unit is ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -361,7 +361,7 @@ def _normal(text: str) -> str:
 
 def normalize_resource_class(text: str) -> str:
     """Return the resource class for *text*: a standard class of devices, or a custom class. Like Nova, convert the name
-    of a custom class to upper case, replace other characters by ``_``, and add the prefix ``CUSTOM_``.
+    of a custom class to upper case, replace characters that are not allowed by ``_``, and add the prefix ``CUSTOM_``.
     """
     name = text.strip().upper()
     return name if name in _CLASSES else _normal(text)

@@ -56,9 +56,9 @@ class Row(NamedTuple):
     of an image that request it. *rule*: which of the two counts if both are set (see ``RULES``). A *spec* or *image*
     that ends with ``.N`` stands for numbered names, one for each item of a list. *aliases*: older names of the spec.
     *words*: Nova's values that have other names in Magnetar. *known*: a regular expression for the values that Nova
-    accepts. *lacks*: the reason why Magnetar refuses some of them. *bounds*: the name of another field, if the row only
-    sets the maximum of that field. *needs*: requirements on guest or host. *since*: the first release that has the
-    field.
+    accepts. *lacks*: the reason why Magnetar refuses some of these values. *bounds*: the name of another field, if the
+    row only sets the maximum of that field. *needs*: requirements on guest or host. *since*: the first release that has
+    the field.
     """
 
     field: str
@@ -377,8 +377,9 @@ def requested_pcpus(specs: Mapping[str, Any]) -> int:
 
 def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     """Return the hardware that *specs* request, by names of fields. *specs*: the values of extra specs or image
-    properties, by name. *rows*: the rows by the name of the spec or property. Unsupported values are omitted;
-    ``Table.without_effect`` reports them. If *specs* have the name and an alias of a row, the alias is ignored.
+    properties, by name. *rows*: the ``Row`` for each spec or property, by its name. Unsupported values are omitted;
+    ``Table.without_effect`` reports them. If *specs* have a spec both by its name and by an alias, the alias is
+    ignored.
     """
     hardware: dict[str, Any] = {}
     cpu_traits = requested_host_traits(specs, {}).required.intersection(X86.values()) if specs else ()
@@ -406,8 +407,8 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return ``{name of the field: list}`` for specs that each set one item of a list. *start*: the prefix of their
-    names, before the index. Missing items are ``None``. If there are no such specs, return an empty mapping.
+    """Return ``{name of the field: list}`` for specs that each set one item of a list. *start*: the prefix of these
+    specs' names, before the index. Missing items are ``None``. If there are no such specs, return an empty mapping.
     """
     items: dict[int, Any] = {}
     for name, text in specs.items():
