@@ -131,7 +131,7 @@ class Client:
         *dry_run*: only return the planned change. *wait*: if false, a long change returns ``{"operation": {...},
         "request_id": …}`` immediately. *progress*: called with the operation (a mapping) while it runs. *on_immutable*,
         *merge*, *allow_reboot*, *preserve_ephemeral*: see ``core.ensure.Permissions``. For an agent of the previous
-        release, fields that it does not know are omitted if they have their default.
+        release, fields that this agent does not know are omitted if they have their default.
         """
         allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
@@ -163,8 +163,8 @@ class Client:
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource *key* of the type *noun*. In the returned mapping, ``changed`` is false if it did not
-        exist. Other parameters: as in ``ensure``.
+        """Remove the resource *key* of the type *noun*. In the returned mapping, ``changed`` is false if the resource
+        did not exist. Other parameters: as in ``ensure``.
         """
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
@@ -172,8 +172,8 @@ class Client:
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
               request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
         """Perform the one-time action *event*, such as ``reboot``, on the resource *key* of the type *noun*, and return
-        the answer. A repeated call with the same *request_id* does not perform it again. *progress*, *wait*: as in
-        ``ensure``.
+        the answer. A repeated call with the same *request_id* does not perform the action again. *progress*, *wait*: as
+        in ``ensure``.
         """
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
@@ -457,7 +457,7 @@ def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str,
 
 def resource_of_answer(answer: Document, noun: str) -> Document:
     """Return the resource in *answer*, the answer of a ``GET`` request. The answer is the resource itself, or an object
-    that has it under its type *noun*, such as ``{"server": {...}}``.
+    that has the resource under the key *noun*, such as ``{"server": {...}}``.
     """
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer

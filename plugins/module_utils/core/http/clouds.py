@@ -26,8 +26,8 @@ def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Opt
     agent. The result is ``(name, None)`` for an entry of clouds.yaml (name ``ONLY``: its only entry), or ``(None,
     entry)`` for the OS_* variables.
 
-    The parameter ``endpoint`` takes precedence over a cloud. An endpoint from the environment does not, if a cloud is
-    named explicitly.
+    The parameter ``endpoint`` takes precedence over a cloud. An endpoint from the environment takes no precedence over
+    a cloud that is named explicitly.
     """
     endpoint, cloud = params.get("endpoint"), params.get("cloud")
     named = cloud and cloud != os.environ.get("OS_CLOUD")

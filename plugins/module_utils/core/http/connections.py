@@ -94,7 +94,7 @@ class ConnectionPlace:
 
 class Connections:
     """The limit of connections per client address: *most*, or no limit if it is 0. All addresses in the /64 network of
-    an IPv6 address count as one. Use it only in the event loop.
+    an IPv6 address count as one. Call its methods only in the event loop.
 
     At the limit, a new connection replaces the oldest connection whose client is not authenticated, so that a silent
     client cannot lock out others at the same address.
@@ -108,9 +108,9 @@ class Connections:
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """Return the slot for a new connection from *address* ("" for a unix socket). Beyond the limit, its attribute
-        ``refused`` is an error. *end*: a function that closes the connection; if given, a later connection may replace
-        this one until ``ConnectionPlace.keep`` is called.
+        """Return the slot for a new connection from *address* ("" for a unix socket). Beyond the limit, the slot's
+        attribute ``refused`` is an error. *end*: a function that closes the connection; if given, a later connection
+        may replace this one until ``ConnectionPlace.keep`` is called.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -219,8 +219,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Perform the TLS handshake, then start HTTP. Bytes that arrived before the handshake (``_early``) are passed
-        to it first.
+        """Perform the TLS handshake, then start HTTP. The handshake first gets the bytes that arrived before it
+        (``_early``).
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None

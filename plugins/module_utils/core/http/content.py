@@ -66,8 +66,9 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
 def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]],
                 deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
     """Send the file at *path* with the function *send* (called with pieces and size), and return its result. If the
-    server has too many uploads, repeat after the time that it names, until *deadline* (monotonic clock). *progress*:
-    called with the progress of the upload. Raises ``InvalidField`` for an unreadable file, and the errors of *send*.
+    server has too many uploads, repeat after the time that the server names, until *deadline* (monotonic clock).
+    *progress*: called with the progress of the upload. Raises ``InvalidField`` for an unreadable file, and the errors
+    of *send*.
     """
     while True:
         try:

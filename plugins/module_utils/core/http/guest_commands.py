@@ -48,7 +48,9 @@ class RunProgramArguments(Kind):
 
 
 class ProgramStatusArguments(Kind):
-    """The arguments of ``status``, which returns the outcome of a program once. The guest agent then forgets it."""
+    """The arguments of ``status``, which returns the outcome of a program once. The guest agent then forgets the
+    outcome.
+    """
 
     pid = Field(Integer(1, 2**63 - 1), "The number that run returned.", required=True)
     wait = Field(Integer(0, LONGEST_WAIT), "Seconds to wait for its end.", default=0)
@@ -63,8 +65,8 @@ class ReadFileArguments(Kind):
 
 
 class WriteFileArguments(Kind):
-    """The arguments of ``write_file``, which writes a piece into an existing file. It creates no files, because every
-    user of the guest could write to a file that the guest agent creates.
+    """The arguments of ``write_file``, which writes a piece into an existing file. This command creates no files,
+    because every user of the guest could write to a file that the guest agent creates.
     """
 
     path = Field(PATH, "The file, which must exist.", required=True)

@@ -35,8 +35,8 @@ REMEMBERED = 1000
 
 
 def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    """Return the cloud that the ``OS_*`` environment variables describe, in the form of an entry of clouds.yaml. It has
-    no ``auth.auth_url`` if the variables do not describe a cloud.
+    """Return the cloud that the ``OS_*`` environment variables describe, in the form of an entry of clouds.yaml. The
+    result has no ``auth.auth_url`` if the variables do not describe a cloud.
     """
     variables = os.environ if environ is None else environ
     cloud: dict[str, Any] = {name: variables[variable] for name, variable in BESIDE.items() if variables.get(variable)}

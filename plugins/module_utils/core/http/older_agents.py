@@ -25,7 +25,7 @@ def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError,
     """Repeat a request without the fields that an agent of an older release does not know, and return its answer.
     *noun*, *want*: the resource type and the desired fields. *error*: the refusal of the first request. *send*: sends a
     document and returns the answer. *place*: the agent, for messages. Raises ``NotSupported`` if such a field has a
-    value other than its default, and *error* if it has another reason.
+    value other than its default, and *error* if the refusal has another reason.
     """
     for _time in range(MOST):
         shorter = without_unknown_field(noun, want, error, place)
@@ -62,7 +62,8 @@ def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answ
 
 def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Optional[Document]:
     """Return a copy of the batch *item* without the field that the agent refused as unknown in *result*, or ``None`` if
-    it refused none. If the field has a value that cannot be omitted, return ``None`` and replace the error in *result*.
+    the agent refused no field as unknown. If the field has a value that cannot be omitted, return ``None`` and replace
+    the error in *result*.
     """
     if "error" not in result or not item.get("want"):
         return None

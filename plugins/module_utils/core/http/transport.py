@@ -24,7 +24,7 @@ class Dial(Protocol):
         """
 
     def close(self) -> None:
-        """Close what the connections share, such as an ssh session. The next call opens it again."""
+        """Close what the connections share, such as an ssh session. The next connection opens it again."""
 
 
 class _UnixConnection(HTTPConnection):
