@@ -25,7 +25,9 @@ REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 
 class OrNone(Nullable):
-    """The value type of *value* or null; the string ``none`` means null too."""
+    """The value type of the values that the value type *value* accepts, and of null. The string ``none`` also means
+    null.
+    """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return super().check(None if value == NONE else value, path, version)

@@ -14,8 +14,8 @@ _PORT = Nullable(Integer(0, 65535))
 
 
 class GroupFilter(Kind):
-    """The rules of a cloud's security group on a host. NICs refer to it by its uuid. A group that the host lacks allows
-    no traffic.
+    """The rules of a cloud's security group on a host. NICs refer to the group by its uuid. A group that the host lacks
+    allows no traffic.
     """
 
     noun, plural = "group_filter", "group_filters"

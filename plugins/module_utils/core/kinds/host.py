@@ -150,8 +150,8 @@ class Host(Kind):
 
 
 class Adoption(Kind):
-    """A libvirt domain that another program has defined. It is present in this resource type if the agent manages it as
-    a server, otherwise absent. The agent changes neither its definition nor its disks.
+    """A libvirt domain that another program has defined. The resource exists if the agent manages the domain as a
+    server. The agent changes neither the domain's definition nor its disks.
     """
 
     noun, plural = "adoption", "adoptions"

@@ -12,7 +12,9 @@ PHASES = ("prepared", "moved", "settled")
 
 
 class Migration(Resource):
-    """The state of a migration on its source host or on its target host. Both hosts have one with the same uuid."""
+    """The state of a migration on its source host or on its target host. Each of the two hosts stores such a resource;
+    both have the same uuid.
+    """
 
     noun, plural = "migration", "migrations"
 

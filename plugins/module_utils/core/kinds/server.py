@@ -306,8 +306,8 @@ class Server(Resource):
 
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
-        """Override ``Kind.check_new``: also require the field ``image``, unless a volume is the root disk. Its value
-        may be null, for a blank root disk.
+        """Override ``Kind.check_new``: also require the field ``image``, unless a volume is the root disk. The value of
+        ``image`` may be null, for a blank root disk.
         """
         super().check_new(document)
         if "image" not in document and not any(is_root_volume(block_device)

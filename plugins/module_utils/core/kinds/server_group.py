@@ -11,7 +11,8 @@ POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
 class ServerGroup(Kind):
-    """A group of servers with a placement policy, such as anti-affinity. A scheduler hint puts a server into it."""
+    """A group of servers with a placement policy, such as anti-affinity. A scheduler hint puts a server into the group.
+    """
 
     noun, plural = "server_group", "server_groups"
 

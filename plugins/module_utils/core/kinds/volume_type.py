@@ -12,7 +12,7 @@ PROVIDERS, CIPHERS = ("luks",), ("aes-xts-plain64",)
 
 
 class CloudVolumeType(Kind):
-    """A volume type of a cloud. From the beginning there is one for each pool, derived from the cloud's settings."""
+    """A volume type of a cloud. A new cloud has one volume type for each pool, derived from the cloud's settings."""
 
     noun, plural = "volume_type", "volume_types"
     sample_changes = {"description": ("", "for databases")}
