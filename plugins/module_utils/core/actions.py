@@ -47,8 +47,8 @@ class Action(NamedTuple):
       actions per host) that applies to it. *placed*: it is refused on a server that never had a host (Nova's "is not
       ready"); an offloaded server has had one. *plain*: it has no arguments, so the API only queues it for the
       conductors.
-    * *rule*: its policy rule, without the prefix ``os_compute_api:``. *label*: its name in os-instance-actions.
-      *event*: the name of its event there. *notification*: the name of its versioned notifications, without the prefix
+    * *rule*: its policy rule, without the prefix ``os_compute_api:``. *label*, *event*: in os-instance-actions, its
+      name and the name of its event. *notification*: the name of its versioned notifications, without the prefix
       ``instance.``; empty for none.
     * *bare*: it is refused on a server with shares. *tpm*: the values of ``tpm_secret_security`` that allow it, on
       a server with a TPM. *starts*: it starts the guest, so other users are refused if only the server's

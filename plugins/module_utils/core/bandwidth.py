@@ -40,8 +40,8 @@ def bandwidth_resource(direction: str, place: str) -> str:
 
 
 def split_resource(name: str) -> tuple[str, str]:
-    """Split the *name* of an inventory (``bandwidth_resource``) into its resource class and its place. The place is
-    empty for resources other than bandwidth.
+    """Split the *name* of an inventory (``bandwidth_resource``) into its resource class and its place (``NETWORK`` or
+    ``NETWORK/CARD``). The place is empty for resources other than bandwidth.
     """
     kind, _colon, place = name.partition(":")
     return kind, place
@@ -114,8 +114,9 @@ def check_bandwidth_setting(values: Iterable[str]) -> str:
 
 
 def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the kbit/s by place and direction, such as ``{"physnet0": {"egress": 1000}}``. *values*: the items of the
-    agent's setting ``resource_provider_bandwidths``, which ``check_bandwidth_setting`` has accepted.
+    """Return the kbit/s by place (a physical network or a network card) and direction, such as ``{"physnet0":
+    {"egress": 1000}}``. *values*: the items of the agent's setting ``resource_provider_bandwidths``, which
+    ``check_bandwidth_setting`` has accepted.
     """
     return {place: {way: int(number) for way, number in zip(CLASSES, numbers) if number}
             for place, *numbers in (value.split(":") for value in values)}

@@ -33,8 +33,8 @@ class MagnetarError(Exception):
 
     @property
     def retry_after(self) -> Optional[float]:
-        """Return the seconds in the header ``Retry-After`` of the response that caused this error; ``None`` if it has
-        none.
+        """Return the seconds in the header ``Retry-After`` of the response that caused this error; ``None`` if the
+        response has no such header.
         """
         header = str((self.details.get("headers") or {}).get("Retry-After", ""))
         return float(header) if header.isdecimal() else None

@@ -35,11 +35,11 @@ class Field:
     """A field of a resource type: its value type, its description, and *on*, the operations that use it (create,
     update, show, list).
 
-    *option*: the field's name in Ansible modules if it differs there; ``False``: modules do not have the field.
-    *aliases*: further names in modules. *secret*: logs, diffs and Ansible output do not show the value. *default*: the
-    value of an omitted field at creation. *required*: the field must be set at creation. ``compared=False``: the field
-    only says how to create the resource, so a different value is no change. ``kept=False``: agents use the value during
-    the request only, and do not store it.
+    *option*: the field's name in Ansible modules, if modules have another name for it; ``False``: modules do not have
+    the field. *aliases*: further names in modules. *secret*: logs, diffs and Ansible output do not show the value.
+    *default*: the value of an omitted field at creation. *required*: the field must be set at creation.
+    ``compared=False``: the field only says how to create the resource, so a different value is no change.
+    ``kept=False``: agents use the value during the request only, and do not store it.
     """
 
     def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
@@ -62,8 +62,9 @@ class Field:
         return self
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Validate *value* and return it in normal form. *path*: the field's name in errors. Raises ``InvalidField``;
-        the error of a secret field does not contain the value.
+        """Validate *value* and return it in normal form. *path*: the field's name in errors. *version*: the API version
+        that applies (``None``: the newest). Raises ``InvalidField``; the error of a secret field does not contain the
+        value.
         """
         try:
             return self.value.check(value, path, version)
@@ -94,7 +95,8 @@ class _Fields:
         ``InvalidField``.
 
         *fields*: the result of ``by_operation``. *operation*: create, update, show or list. *path*: a prefix of field
-        names in errors. *partial*: required fields may be missing.
+        names in errors. *version*: the API version that applies (``None``: the newest). *partial*: required fields may
+        be missing.
         """
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)

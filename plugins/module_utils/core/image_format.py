@@ -59,8 +59,8 @@ def _inspect(head: bytes, size: int, claimed: Optional[str]) -> Facts:
 
 
 def detect_image_format(head: bytes, claimed: Optional[str] = None) -> str:
-    """Return the format of an image that begins with *head*, for callers that need it before the whole image has
-    arrived. Only ``inspect_image`` decides whether the content is safe. *claimed*: as in ``inspect_image``. Raises
+    """Return the format of an image that begins with *head*, for callers that need the format before the whole image
+    has arrived. Only ``inspect_image`` decides whether the content is safe. *claimed*: as in ``inspect_image``. Raises
     ``ImageRefused`` for formats that are not accepted.
     """
     names = disk_formats(head)
@@ -225,7 +225,7 @@ NAME_MAX = 1023
 
 
 class Qcow2Header(NamedTuple):
-    """Fields of a qcow2 header: the size of the disk that a guest sees in bytes, the name of the backing file (``None``
+    """Fields of a qcow2 header: the size in bytes of the disk that a guest sees, the name of the backing file (``None``
     if there is none), and whether the content is encrypted.
     """
 
@@ -235,9 +235,9 @@ class Qcow2Header(NamedTuple):
 
 
 def qcow2_header(head: bytes) -> Qcow2Header:
-    """Return the header of a qcow2 disk that begins with *head*. A guest may have forged it, so the caller must compare
-    the name of the backing file with the file that the disk was created on. Raises ``ImageRefused`` for other formats,
-    for a qcow2 with an external data file, and if the name is not in *head*.
+    """Return the header of a qcow2 disk that begins with *head*. A guest may have forged the header, so the caller must
+    compare the name of the backing file with the file that the disk was created on. Raises ``ImageRefused`` for other
+    formats, for a qcow2 with an external data file, and if the name is not in *head*.
     """
     if len(head) < 72 or head[:4] != b"QFI\xfb":
         raise ImageRefused("It is no qcow2.")
@@ -256,8 +256,8 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """Return ``aki`` if *head* begins a kernel, ``ari`` if it begins a ramdisk, otherwise ``None``. *claimed*: as in
-    ``inspect_image``. Raises ``ImageRefused`` for other compressed files.
+    """Return ``aki`` if *head* is the beginning of a kernel, ``ari`` for a ramdisk, otherwise ``None``. *claimed*: as
+    in ``inspect_image``. Raises ``ImageRefused`` for other compressed files.
     """
     if _is_kernel(head):
         return "aki"
@@ -277,8 +277,8 @@ def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
 
 
 def _is_kernel(head: bytes) -> bool:
-    """Return whether *head* begins a Linux kernel: a bzImage (boot protocol header at 0x202), or a PE file such as a
-    kernel with EFI stub.
+    """Return whether *head* is the beginning of a Linux kernel: a bzImage (boot protocol header at 0x202), or a PE file
+    such as a kernel with EFI stub.
     """
     if head[0x1FE:0x200] == b"\x55\xaa" and head[0x202:0x206] == b"HdrS":
         return True
@@ -289,7 +289,9 @@ def _is_kernel(head: bytes) -> bool:
 
 
 def _is_cpio(head: bytes) -> bool:
-    """Return whether *head* begins a newc cpio archive, the format of an initramfs. It may begin with zeros."""
+    """Return whether *head* is the beginning of a newc cpio archive, the format of an initramfs. Zero bytes before the
+    archive are ignored.
+    """
     return head.lstrip(b"\0")[:6] in (b"070701", b"070702")
 
 

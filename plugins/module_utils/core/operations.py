@@ -90,8 +90,8 @@ class Operation:
             raise Cancelled
 
     def cancel(self) -> None:
-        """Request that the work stops at its next call of ``advance`` or ``raise_if_cancelled``. No effect after its
-        end.
+        """Request that the work stops at its next call of ``advance`` or ``raise_if_cancelled``. No effect after the
+        end of the work.
         """
         self._cancelled.set()
 
@@ -298,8 +298,8 @@ class Operations:
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Request the cancellation of the operation *id*, and return it. Raises ``Conflict`` if it has already
-        succeeded or failed.
+        """Request the cancellation of the operation *id*, and return the operation. Raises ``Conflict`` if it has
+        already succeeded or failed.
         """
         operation = self.get(id)
         if operation.status in (SUCCEEDED, FAILED):
@@ -322,8 +322,8 @@ class Operations:
         return stop
 
     def close(self, grace: float = 0.0) -> None:
-        """Refuse new operations, and wait *grace* seconds for the running ones. Then cancel these, and wait the same
-        time again, at least 1 s. A second call does not wait again for operations that are still running.
+        """Refuse new operations, and wait *grace* seconds for the running ones. Then cancel those that still run, and
+        wait the same time again, at least 1 s. A second call does not wait again for operations that are still running.
         """
         with self._lock:
             self._closed = True

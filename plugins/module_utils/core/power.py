@@ -26,7 +26,7 @@ LIVE = (RUNNING, PAUSED)
 
 class Power(NamedTuple):
     """A power state. *number*: its number in Nova. *vm_state*: the vm_state that a server without a running action gets
-    if its guest has this power state; ``None``: it is not changed.
+    if its guest has this power state; ``None``: the vm_state is not changed.
     """
 
     number: int
@@ -44,8 +44,9 @@ POWERS: Mapping[str, Power] = {
 
 
 class VmState(NamedTuple):
-    """A vm_state. *status*: the server status in the Compute API. *powers*: the power states that match it, the desired
-    one first; empty: any. *tasks*: by task_state, a server status that replaces *status*.
+    """A vm_state. *status*: the server status in the Compute API. *powers*: the power states that match the vm_state,
+    the desired one first; empty: any. *tasks*: ``{task_state: server status}``, for task_states during which the server
+    has another status than *status*.
     """
 
     status: str
@@ -113,8 +114,8 @@ def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
 
 
 def verbs_between(have: str, want: str) -> tuple[str, ...]:
-    """Return the agent's verbs (such as stop) that change the power state from *have* to *want*. Both are of
-    ``WANTED``.
+    """Return the agent's verbs (such as stop) that change the power state from *have* to *want*. Both power states must
+    be in ``WANTED``.
     """
     if (have, want) in DIRECT:
         return (DIRECT[have, want],)
@@ -153,8 +154,8 @@ def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
 
 
 def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """Return pairs (vm_state, task_states) of the servers that have this *status* in the Compute API. task_states
-    ``None``: all that have no status of their own. The list is empty for an unknown status.
+    """Return pairs (vm_state, task_states) of the servers that have this *status* in the Compute API. If task_states is
+    ``None``, all task_states count that have no status of their own. The list is empty for an unknown status.
     """
     states: list[tuple[str, Optional[tuple[str, ...]]]] = [
         (vm_state, tuple(task for task, name in row.tasks.items() if name == status))

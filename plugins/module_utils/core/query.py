@@ -138,9 +138,9 @@ def paginate_resources(noun: str, field_names: Collection[str], resources: list[
                        fields: Optional[Sequence[str]] = None,
                        limit: Optional[int] = None, marker: Optional[str] = None,
                        sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
-    """Return one page of *resources*: at most *limit* of those after the resource with the id or name *marker*, in the
-    order of *sort*, and with only the *fields*. A key of *sort* with the prefix ``-`` sorts in descending order;
-    resources without a value are last. *noun*, *field_names*: the resource type and its fields. Raises
+    """Return one page of *resources*: at most *limit* resources in the order of *sort*, starting after the resource
+    with the id or name *marker*, and with only the *fields*. A key of *sort* with the prefix ``-`` sorts in descending
+    order; resources without a value are last. *noun*, *field_names*: the resource type and its fields. Raises
     ``InvalidField``.
     """
     for parameter, names in (("sort", [key.lstrip("-") for key in sort or ()]), ("fields", fields or ())):

@@ -241,7 +241,7 @@ class Change:
 
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
         """Return the result of the request. *steps*: the performed steps; if there are none, the differences *diff* are
-        ignored. *resource*: its fields after the steps.
+        ignored. *resource*: the fields of the resource after the steps.
         """
         return Result(steps, diff if steps else [], resource, self.warnings, self.revision if self.dry_run else None)
 
@@ -283,8 +283,8 @@ def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
 
 
 def assumed_warning(noun: str, name: str) -> str:
-    """Return the warning of a dry run that it assumes the existence of the resource *name* of the type *noun*, because
-    an earlier task may create it.
+    """Return a warning for a dry run: the resource *name* of the type *noun* is assumed to exist, because an earlier
+    task may create it.
     """
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 

@@ -128,8 +128,8 @@ def _change_verbs(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that create disks and volumes while the server is off. *want*, *have*: as in ``plan_server``.
-    *sizes*: the verbs of ``_resizing``.
+    """Yield the verbs of the steps that create disks and volumes while the server is off. *want*, *have*: as in
+    ``plan_server``. *sizes*: the verbs of ``_resizing``.
     """
     rebuild = have.get("rebuild")
     if rebuild:
@@ -144,9 +144,9 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that write the config drives of the server and of its rescue, and the verb that deletes the admin
-    password if no config drive needs it. They run after libvirt has assigned device addresses. *power*: the power state
-    at this point of the plan. *rescues*: the verbs of ``_rescuing``.
+    """Yield the verbs of the steps that write the config drives of the server and of its rescue, and of the step that
+    deletes the admin password if no config drive needs the password. These steps run after libvirt has assigned device
+    addresses. *power*: the power state at this point of the plan. *rescues*: the verbs of ``_rescuing``.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []
@@ -188,15 +188,15 @@ def _parts(server: Document) -> Document:
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return the parts of the domain's XML that depend on *flavor* and on *files*, the file names of local disks, for a
+    """Return the values in *flavor*, and the *files* (names of local disks), on which the domain's XML depends, for a
     comparison.
     """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs that power the server off, because the fields *names* change. Raises ``Conflict`` if the server
-    is on and the request neither turns it off, allows a reboot, rebuilds it, nor begins or ends a rescue.
+    """Yield the verbs of the steps that power the server off, because the fields *names* change. Raises ``Conflict`` if
+    the server is on and the request neither turns it off, allows a reboot, rebuilds it, nor begins or ends a rescue.
     """
     power = have["power"]
     if have.get("rebuild"):
@@ -229,7 +229,7 @@ def root_block_device(want: Document) -> Optional[Document]:
 
 
 def _resizing(want: Document, have: Document) -> Iterator[str]:
-    """Yield the verbs that change the local disks to the sizes that *want* requests. *want*, *have*: as in
+    """Yield the verbs of the steps that change the local disks to the sizes that *want* requests. *want*, *have*: as in
     ``plan_server``.
     """
     sizes, present_sizes, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
@@ -312,8 +312,8 @@ def _check_root_volume(want: Document, have: Document) -> None:
 
 # Rescue -------------------------------------------------------------------------------------------------------------
 def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
-    """Return the verbs that begin or end a rescue: ``rescue``, which runs before the domain is defined, or
-    ``unrescue``, which runs after it; empty if the rescue state does not change.
+    """Return the verbs of the steps that begin or end a rescue: ``rescue``, which runs before the domain is defined, or
+    ``unrescue``, which runs afterwards; empty if the rescue state does not change.
     """
     rescue_image = want.get("rescue")
     if rescue_image is None:

@@ -200,7 +200,7 @@ class Choices(Value):
 
 
 class Nullable(Value):
-    """The value type of *value*, another value type, or null."""
+    """The value type of the values that *value*, another value type, accepts, and of null."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

@@ -61,9 +61,9 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
 def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
                          confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Detach *volume* (name or uuid) from *server* of *server_host*, and return the answer of ``Client.delete``. The
-    agent of *server_host* also removes the volume's export on the other host. *volume_host*: if given, an export that
-    an unfinished attachment has left there is removed too. *confirm*: called before each change; raises an error if the
-    change is no longer allowed. *waiting*: further arguments of ``Client.delete``.
+    agent of *server_host* also removes the export on the volume's host. *volume_host*: the volume's host; if given, an
+    export that an unfinished attachment has left on it is removed too. *confirm*: called before each change; raises an
+    error if the change is no longer allowed. *waiting*: further arguments of ``Client.delete``.
     """
     key = "%s:%s" % (server, volume)
     if volume_host is not None:
@@ -81,8 +81,8 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
 
 
 def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a dry run that attaches *volume* to *server*, if one of them does not exist yet. *noun*: the
-    missing one, server or volume. *want*: the fields of the attachment.
+    """Return the answer of a dry run that attaches *volume* to *server*, if server or volume does not exist yet.
+    *noun*: which of the two is missing, server or volume. *want*: the fields of the attachment.
     """
     return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
             "resource": dict(want, server=server, volume=volume),
@@ -102,8 +102,8 @@ def _get_named(side: Side, noun: str, key: str) -> dict[str, Any]:
 
 
 def _uuid_or_key(side: Side, noun: str, key: str) -> str:
-    """Return the uuid of the *noun* (server or volume) with the name or uuid *key*; *key* itself if it does not exist,
-    since the removal of a missing resource is no error.
+    """Return the uuid of the *noun* (server or volume) with the name or uuid *key*; *key* itself if there is no such
+    resource, since the removal of a missing resource is no error.
     """
     try:
         return str(side.client.get(noun, key)["id"])

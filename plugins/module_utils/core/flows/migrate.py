@@ -64,7 +64,7 @@ class Side:
         return str(name)
 
     def link_address(self) -> str:
-        """Return the address of this agent for the other agent, as ``host:port``."""
+        """Return the address, ``host:port``, at which the agent of the other host reaches this agent."""
         host = self.address or self.client.host or self.host["name"]
         return "%s:%d" % ("[%s]" % host if ":" in host else host, self.host["link_port"])
 
@@ -228,7 +228,9 @@ def _is_with(migration: dict[str, Any], other: Side) -> bool:
 
 
 def _cancel(client: Client, id: str) -> None:
-    """Cancel the running operation of the migration *id*, because a deletion of the migration waits for its end."""
+    """Cancel the running operation of the migration *id*, because a deletion of the migration waits for the end of the
+    operation.
+    """
     for operation in client.list("operations", kind="migration", key=id, status="running"):
         with suppress(Conflict, NotFound):  # it has ended meanwhile
             client.cancel(operation["id"])
