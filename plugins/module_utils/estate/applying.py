@@ -21,8 +21,8 @@ DEPENDING = frozenset((InvalidField.code, NotFound.code, InUse.code, Conflict.co
 
 class ItemRun:
     """The state of one item of a plan (a change of one resource) while the plan is applied. ``revision``: the revision
-    of the resource that its request requires. ``status``: see ``PENDING`` and so on. ``message``: the reason of a
-    failure.
+    of the resource that its request requires. ``status``: ``PENDING``, ``APPLIED``, ``UNCHANGED``, ``FAILED`` or
+    ``NOT_BEGUN``. ``message``: the reason of a failure.
     """
 
     def __init__(self, item):
@@ -30,8 +30,8 @@ class ItemRun:
         self.status, self.message = PENDING, ""
 
     def request(self):
-        """Return the item as an item of a batch request. The API refuses it if the resource no longer has the required
-        revision.
+        """Return the item as an item of a batch request. The API refuses the change if the resource no longer has the
+        required revision.
         """
         item = self.item
         return dict(item["permissions"], key=item["key"], want=item["want"], revision=self.revision)
@@ -63,8 +63,8 @@ def check_places(plan, parameters):
 
 def check_items(works, parameters, plan):
     """Check all items in *works* (``ItemRun``) with a dry run. Items that are already applied get the status unchanged;
-    items whose resource differs from the *plan* fail, and all items of a place (agent or cloud) that cannot be reached.
-    *parameters*: connection parameters by place.
+    items whose resource differs from the *plan*, and all items of a place (agent or cloud) that cannot be reached, get
+    the status failed. *parameters*: connection parameters by place.
     """
     _at_places(works, parameters, lambda place, own: _check_at(place, own, plan["places"]))
 
@@ -88,7 +88,7 @@ def _at_places(works, parameters, function):
 
 def _groups(works):
     """Split *works* into groups that one batch request can process: successive items with the same resource type that
-    are all removals, or all not. Return a list of (resource type, items).
+    are all removals, or all creations and changes. Return a list of (resource type, items).
     """
     groups = []
     for work in works:
@@ -151,8 +151,9 @@ def _recheck(place, work):
 
 
 def moved_fields(item, answer):
-    """Return the fields of an item's resource that are neither as before the plan nor as after it, as ``{path: (planned
-    value, present value)}``. *item*: an item of a plan. *answer*: the answer to a new dry run of its request.
+    """Return the fields of an item's resource whose present values are neither those before the plan nor those after
+    it, as ``{path: (planned value, present value)}``. *item*: an item of a plan. *answer*: the answer to a new dry run
+    of its request.
     """
     planned = {leaf["path"]: leaf for leaf in item["diff"]}
     moved = {}
@@ -201,7 +202,7 @@ def _apply_at(place, works):
 
 def _apply_group(place, noun, group):
     """Apply *group*, items (``ItemRun``) with the same resource type *noun*, at *place*. Failed items are repeated
-    after the others have succeeded, since they may refer to them.
+    after the others have succeeded, since a failed item may refer to the resource of another item.
     """
     while group:
         try:

@@ -196,8 +196,8 @@ def _places(places):
 
 
 def write_reports(params, title, report, check_mode):
-    """Write *report* to the files that the module parameters *params* name, except in check mode. *title*: its heading.
-    Raises ``InvalidField`` if a file cannot be written.
+    """Write *report* to the files that the module parameters *params* name, except in check mode. *title*: the heading
+    of the report. Raises ``InvalidField`` if a file cannot be written.
     """
     if check_mode:
         return

@@ -69,8 +69,8 @@ def change_of_answer(want, answer):
 
 def change_costs(noun, change, answer, in_cloud):
     """Return the disadvantages of a *change* to a resource of the type *noun*: ``reboot`` or ``stop`` (of a running
-    guest), ``move`` (the server may move to another host), ``data_loss``. *answer*: the answer to its dry run.
-    *in_cloud*: whether the resource is in a cloud.
+    guest), ``move`` (the server may move to another host), ``data_loss``. *answer*: the answer to the dry run of the
+    change. *in_cloud*: whether the resource is in a cloud.
     """
     verbs = [step["verb"] for step in answer["steps"]]
     costs = []

@@ -46,8 +46,8 @@ class EstatePlace:
 
 
 def place_parameters(places, params):
-    """Return the connection parameters of each agent or cloud, by its name. *places*: the module option of this name.
-    *params*: the module parameters, which apply to parameters that a place does not set. Raises ``InvalidField``.
+    """Return the connection parameters of each agent or cloud, by its name. *places*: the module option ``places``.
+    *params*: the module parameters, which apply where a place sets no parameter of its own. Raises ``InvalidField``.
     """
     if not places:
         return {OWN: params}
@@ -72,7 +72,8 @@ def place_parameters(places, params):
 
 def work_at_places(parameters, names, work):
     """Connect to the agents and clouds with these *names* in parallel, and call *work* with the ``EstatePlace`` of
-    each. Return ``(results, errors)``, both by name. *parameters*: the result of ``place_parameters``.
+    each. Return the results of *work* by name, and the errors by name. *parameters*: the result of
+    ``place_parameters``.
     """
     def one(name):
         try:

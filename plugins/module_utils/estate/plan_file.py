@@ -20,8 +20,8 @@ def plan_digest(plan):
 
 
 def new_plan(drift, items, created_at):
-    """Return a new plan (a mapping) for *drift*. *items*: its items, in the order of their later application.
-    *created_at*: the time. Its ``id`` is its digest.
+    """Return a new plan (a mapping) for *drift*. *items*: the items of the plan, in the order in which they are applied
+    later. *created_at*: the time of creation. The key ``id`` of the plan is its ``plan_digest``.
     """
     plan = {"format": FORMAT, "created_at": created_at, "places": dict(sorted(drift.places.items())), "items": items,
             "unmanaged": drift.unmanaged, "unchanged": drift.unchanged}

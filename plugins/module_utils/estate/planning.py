@@ -110,8 +110,9 @@ def _error(place, noun, name, error):
 
 def plan_item(place, noun, name, request, answer, declared):
     """Return an item of a plan: a mapping that describes one change. *request*: the item of a batch request, for the
-    resource *name* of the type *noun*. *answer*: the answer to its dry run, which predicts a change. *declared*:
-    whether the resource is declared. Raises ``InvalidField`` if the agent or cloud is too old to report revisions.
+    resource *name* of the type *noun*. *answer*: the answer to the dry run of *request*, which predicts a change.
+    *declared*: whether the resource is declared. Raises ``InvalidField`` if the agent or cloud is too old to report
+    revisions.
     """
     if not answer.get("revision"):
         raise InvalidField("places.%s" % place.name, "is of a release without revisions, so that a plan could not be "
