@@ -49,8 +49,8 @@ class _Process(AnsibleModule):
 
 
 def refusal_result(error):
-    """Return the module result for *error*, an invalid argument. It does not contain the arguments, because Ansible
-    does not know yet which of them are secret.
+    """Return the module result for *error*, an invalid argument. The result does not contain the arguments, because
+    Ansible does not know yet which of them are secret.
     """
     return dict(results.failure_result(error), invocation={"module_args": {}})
 
@@ -124,16 +124,16 @@ def execute_module(module, params, check_mode, diff_mode, client=None):
 
 
 def secret_texts(module, params):
-    """Return all strings inside secret options that are lists or mappings. The caller exempts them from Ansible's
-    masking, which would otherwise hide common words everywhere in the output.
+    """Return all strings in the values of secret options, for options whose values are lists or mappings. The caller
+    exempts them from Ansible's masking, which would otherwise hide common words everywhere in the output.
     """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}
 
 
 def masked_arguments(module, params):
-    """Return *params* for ``invocation`` of the module result, with the values of the module's ``masked`` options
-    hidden, also in the items of ``servers``. Options that an item omits are not included.
+    """Return *params* in the form for ``invocation`` of the module result. The values of the module's ``masked``
+    options are hidden, also in the items of ``servers``. Options that an item omits are not included.
     """
     items = [{name: value for name, value in item.items() if value is not None} for item in params.get("servers") or ()]
     arguments = json.loads(json.dumps(dict(params, servers=items) if items else params, default=str))

@@ -12,7 +12,8 @@ RELEASED = "released"
 
 
 class AdoptModule(ResourceModule):
-    """The module adopt. It makes an existing libvirt domain a server of the agent ("adopts" it), or ends that."""
+    """The module adopt. It makes an existing libvirt domain a server of the agent ("adopts" it), or ends the adoption.
+    """
 
     kind = Adoption
     removed = RELEASED
@@ -31,8 +32,8 @@ class AdoptModule(ResourceModule):
 
 
 class AdoptInfoModule(InfoModule):
-    """The module adopt_info, which reports the libvirt domains that can be adopted, that cannot be, and that are
-    adopted already.
+    """The module adopt_info, which reports libvirt domains: those that can be adopted, those that cannot, and those
+    that are adopted already.
     """
 
     kind = Adoption

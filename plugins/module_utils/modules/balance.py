@@ -11,8 +11,8 @@ from .info import InfoModule
 
 
 class BalanceModule(ComputeServiceModule):
-    """The module balance, which migrates servers to balance the load of a cell's hosts. This resource exists as long as
-    the cell, so the module never creates or removes it.
+    """The module balance, which migrates servers to balance the load of a cell's hosts. The resource ``balance`` exists
+    as long as the cell, so the module never creates or removes it.
     """
 
     kind = Balance

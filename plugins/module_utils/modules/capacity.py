@@ -12,8 +12,8 @@ from .info import InfoModule
 
 
 class CapacityInfoModule(InfoModule):
-    """The module capacity_info, which reports whether all servers of a host would have a place on other hosts if it
-    failed.
+    """The module capacity_info, which reports whether all servers of a host would have a place on other hosts if that
+    host failed.
     """
 
     kind = Capacity

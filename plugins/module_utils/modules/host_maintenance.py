@@ -8,16 +8,16 @@ from .compute_service import ComputeServiceModule
 
 
 class HostMaintenanceModule(ComputeServiceModule):
-    """The module host_maintenance, which drains a host of a cloud or enables it again. This resource exists as long as
-    the host, so the module never creates or removes it.
+    """The module host_maintenance, which drains a host of a cloud or enables it again. The resource
+    ``host_maintenance`` exists as long as the host, so the module never creates or removes it.
     """
 
     kind = HostMaintenance
 
 
 class HostFenceModule(ComputeServiceModule):
-    """The module host_fence, which fences or unfences a host of a cloud. This resource exists as long as the host, so
-    the module never creates or removes it.
+    """The module host_fence, which fences or unfences a host of a cloud. The resource ``host_fence`` exists as long as
+    the host, so the module never creates or removes it.
     """
 
     kind = HostFence

@@ -36,7 +36,9 @@ class InfoModule(Module):
         )
 
     def narrowing(self):
-        """Return the selecting options that every module for several resources has: filters, fields, limit and sort."""
+        """Return the part of the options ``selecting`` that all modules for several resources share: filters, fields,
+        limit and sort.
+        """
         return {
             "filters": Option(
                 MapOf(Text(), Value()), "Only %s whose fields have these values, or fit these patterns such as "
@@ -98,8 +100,8 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the filters that only the module itself can apply to resources of its type: by name of the filter, the
-        field that it tests. *filterable*: the fields that the API can filter by.
+        """Return the filters that only the module itself can apply, because the API cannot: ``{name of the filter: name
+        of the field that it tests}``. *filterable*: the fields that the API can filter by.
         """
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable

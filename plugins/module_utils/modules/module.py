@@ -52,7 +52,7 @@ class Module:
 
 def key_from_params(params, where=""):
     """Return the key of the resource from the module parameters *params*: ``id``, or else ``name``. *where*: a prefix
-    of the option in errors. Raises ``InvalidField`` for an empty value, which the argument spec does not refuse.
+    of the option's name in errors. Raises ``InvalidField`` for an empty value, which the argument spec does not refuse.
     """
     for option in ("id", "name"):
         if params.get(option) is not None:

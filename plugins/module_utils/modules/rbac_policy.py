@@ -12,7 +12,8 @@ SAID = ("object_type", "target_project", "object")
 
 
 class RbacPolicyModule(ResourceModule):
-    """The module rbac_policy, which allows a project to use a resource of another project, or revokes that."""
+    """The module rbac_policy, which allows a project to use a resource of another project, or revokes this permission.
+    """
 
     kind = RbacPolicy
     rules = {}

@@ -39,7 +39,7 @@ class ResourceModule(Module):
         self.options = self.fields + self.own + self.common() + WAITING
 
     def common(self):
-        """Return the options that these modules share: ``state``, ``on_immutable``, the permissions, and
+        """Return the options that all modules for resources share: ``state``, ``on_immutable``, the permissions, and
         ``purge_FIELD`` for fields whose content can be extended.
         """
         names = {field.name for field in self.fields}

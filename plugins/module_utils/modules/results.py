@@ -58,14 +58,14 @@ def failure_result(error):
 
 
 def one_line(text):
-    """Return *text* with line breaks and repeated spaces replaced by single spaces."""
+    """Return *text* as one line: line breaks and repeated spaces become single spaces."""
     return " ".join(str(text).split())
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
     """Return the module result for a batch of resources of the type *noun*. *labels*: the names of the items.
     *answers*: the API's answers to them, in the same order. *continue_on_error*: if true, the task fails only if all
-    items have failed; otherwise if one has.
+    items have failed; if false, the task fails if any item has failed.
     """
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]

@@ -33,7 +33,7 @@ NO_IMAGE = "none"
 
 
 class ServerItem(Value):
-    """The value type of an item of ``servers``, which has the options of one server."""
+    """The value type of an item of the module option ``servers``: the options of one server."""
 
     def __init__(self, fields):
         self.fields = fields
@@ -187,8 +187,8 @@ class ServerModule(ResourceModule):
         return self._batch(params, check_mode, diff_mode, client)
 
     def _batch(self, params, check_mode, diff_mode, client):
-        """Send all items of ``servers`` in one request, and return the module result. An item with an invalid option
-        fails and is not sent.
+        """Send all items of the module option ``servers`` in one request, and return the module result. An item with an
+        invalid option fails and is not sent.
         """
         shared = {option.option: params.get(option.option) for option in self.item_options
                   if option.option not in ("name", "id")}
@@ -245,7 +245,7 @@ def _check_password(params, client):
 
 def _refuse_taken_ports(ports, want, at):
     """Raise ``InvalidField`` if *want*, the desired fields of item *at* of ``servers``, has a port that an earlier item
-    has. *ports*: by port, the index of the item that has it; the ports of *want* are added.
+    has. *ports*: ``{port: index of the item that has it}``; the ports of *want* are added.
     """
     for number, nic in enumerate((want or {}).get("networks") or []):
         port = nic.get("port")
@@ -299,9 +299,9 @@ def _networks(params):
 
 
 def _block_device_mapping(params, want):
-    """Return the block device mapping of a server from the module parameters *params*, including the options for
-    volumes that openstack.cloud.server has. If the root volume is created from an image, the image is moved from *want*
-    (the desired fields) into the mapping.
+    """Return the block device mapping of a server from the module parameters *params*, including the module options for
+    volumes that the module openstack.cloud.server has too, such as ``boot_volume``. If the root volume is created from
+    an image, the image is moved from *want* (the desired fields) into the mapping.
     """
     block_devices = [_without_none(item) for item in params.get("block_device_mapping") or []]
     root, made = None, params.get("boot_from_volume")

@@ -183,7 +183,9 @@ def _check(action, params):
 
 
 def _assumed(params):
-    """Return the result in check mode if the server does not exist. It is assumed that an earlier task creates it."""
+    """Return the result in check mode if the server does not exist. It is assumed that an earlier task creates the
+    server.
+    """
     action, name = params["action"], key_from_params(params)
     result = {"changed": True, "server": {"name": name}, "actions": [_action_name(params)],
               "warnings": [assumed_warning("server", name)]}

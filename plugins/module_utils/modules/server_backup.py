@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state (*absent*: whether it is absent), and for
-    required options with the value ``null``, which the argument spec does not refuse.
+    """Raise ``InvalidField`` for options that do not belong to the state (*absent*: whether the state is absent), and
+    for required options with the value ``null``, which the argument spec does not refuse.
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:
@@ -68,9 +68,9 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return a substitute for the server in *params*, which does not exist. If its backups are removed, it has the uuid
-    that the user gave. If a backup is created in check mode, it is empty, since an earlier task may create the server.
-    Otherwise raise ``NotFound``.
+    """Return a substitute for the server in *params*, which does not exist. If the server's backups are removed, the
+    substitute has the uuid that the user gave. If a backup is created in check mode, the substitute is empty, since an
+    earlier task may create the server. Otherwise raise ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}

@@ -18,7 +18,7 @@ def _required(kind, *names):
 
 
 class FlavorAccessModule(ResourceModule):
-    """The module flavor_access, which allows a project to use a flavor, or revokes that."""
+    """The module flavor_access, which allows a project to use a flavor, or revokes this permission."""
 
     kind = FlavorAccess
     rules = {}
@@ -35,8 +35,8 @@ class FlavorAccessModule(ResourceModule):
 
 
 class ImageMemberModule(ResourceModule):
-    """The module image_member, which shares an image with a project or ends that, or which accepts or rejects an image
-    that is shared with a project.
+    """The module image_member, which shares an image with a project, ends the sharing, or accepts or rejects the shared
+    image on behalf of the project.
     """
 
     kind = ImageMember
