@@ -68,7 +68,7 @@ class SshDial:
             raise unreachable from None
 
     def close(self):
-        """Close the SSH login with all its connections. The next call logs in again."""
+        """Close the SSH login with all its connections. The next connection logs in again."""
         if self._login is not None:
             self._login.close()
             self._login = None
@@ -104,7 +104,7 @@ class SshDial:
 
     def _refused(self, prohibited, timeout):
         """Return the error if sshd did not connect to the agent's socket. *prohibited*: whether sshd reports that its
-        settings forbid it. Otherwise run a command on the host to find the reason.
+        settings forbid the connection; if not, a command on the host finds the reason.
         """
         verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}

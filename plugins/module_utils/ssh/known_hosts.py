@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 class Verdict(NamedTuple):
     """The result of checking a host key. *word*: KNOWN, UNKNOWN, CHANGED or REVOKED. *line*: the line of a known_hosts
-    file that determines it, if any.
+    file that determines the result, if any.
     """
 
     word: str

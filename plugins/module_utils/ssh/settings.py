@@ -23,8 +23,9 @@ IDENTITIES = tuple("~/.ssh/id_" + kind for kind in ("ed25519", "ecdsa", "rsa"))
 class Hop(NamedTuple):
     """A host in a chain of SSH connections: the target, or a jump host. *name*: its name as the user gave it. *host*,
     *port*: its address. *user*: the login name, "" for the user of this process. *key_name*: its name in known_hosts
-    files. *identities*: files with private keys. *only*: do not use other keys. *known_hosts*: known_hosts files
-    instead of the user's default ones. *jumps*: the jump hosts in front of it (ProxyJump). *command*: the ProxyCommand.
+    files. *identities*: files with private keys. *only*: use no other keys than *identities*. *known_hosts*:
+    known_hosts files instead of the user's default ones. *jumps*: the jump hosts in front of it (ProxyJump). *command*:
+    the ProxyCommand.
     """
 
     name: str
