@@ -40,8 +40,8 @@ def host_resource(drivers: Drivers) -> dict[str, Any]:
 
 
 def host_usage(host: LocalHost) -> dict[str, Any]:
-    """Return the fields of the API's resource ``host`` except ``orphans``, which take long to find: this needs few
-    calls of libvirt and no scan of disks. When libvirt does not answer, ``connected`` is ``False``."""
+    """Return the fields of the API's resource ``host`` except ``orphans``, which take long to find; the other fields
+    need only few calls of libvirt and no scan of disks. When libvirt does not answer, ``connected`` is ``False``."""
     documents = host.documents.peek("server")
     room, persistent = own_disks.own_disk_room(host), pmem.pmem_facts(host)
     fields: dict[str, Any] = {
@@ -82,8 +82,9 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:
-    """Return ``path``, ``id``, ``owner`` and ``reason`` (why it cannot be used, "" if it can) of the shared folder for
-    servers' disks, without its size, which changes often; ``None`` if the settings have no shared folder."""
+    """Return ``path``, ``id``, ``owner`` and ``reason`` of the shared folder for servers' disks; ``None`` if the
+    settings have no shared folder. ``reason``: why the folder cannot be used, "" if it can. The folder's size is left
+    out, because it changes often."""
     report = report_disk_folder(host)
     return report and {name: report[name] for name in ("path", "id", "owner", "reason")}
 
@@ -96,8 +97,8 @@ def host_load(host: LocalHost) -> dict[str, Any]:
 
 
 def _parts(host: LocalHost) -> dict[str, Any]:
-    """Return the host's fields about NUMA nodes, PCI devices and mediated devices, and ``providers``: the Placement
-    resource providers for them."""
+    """Return the host's fields about NUMA cells, PCI devices and mediated devices, and ``providers``: the Placement
+    resource providers for these cells and devices."""
     devices, dividable, cells = pci.assignable_devices(host), mdevs.divisible_devices(host), placement.placement_facts(
         host)
     above = numa_providers.cell_parents(cell["id"] for cell in cells["numa_cells"])
@@ -117,9 +118,10 @@ def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
 
 
 def host_orphans(drivers: Drivers, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
-    """Return the domains and files of Magnetar that belong to no document: ``domains``, ``files``, and for RBD
-    ``shared``. There should be none. They are reported for an operator, and never removed. *domains*: all domains of
-    the host by uuid."""
+    """Return the domains and files on this host that Magnetar created and that belong to no document: ``domains``
+    (names with uuids) and ``files`` (paths). There should be none. They are reported for an operator, and never
+    removed. If servers' disks are RBD images, also return ``shared``: images in the Ceph pool that belong to no server
+    of this host, but may belong to a server of another host. *domains*: all domains of the host by uuid."""
     known_ids = {d.id for d in drivers.host.documents.peek("server")} | arriving_servers(drivers.host)
     unknown = {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known_ids),

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 class Nic:
     """A NIC of a domain. Exactly one of *network* (a libvirt network), *bridge* and *device* is set.
 
-    *device*: the PCI address of a host device that is passed to the guest; *managed*: whether libvirt detaches it from
-    the host's driver; *vlan*: the VLAN tag of the device. *vnic_type*: how the guest gets the device
+    *device*: the PCI address of a host device that is passed to the guest; *managed*: whether libvirt detaches the
+    device from the host's driver; *vlan*: the VLAN tag of the device. *vnic_type*: how the guest gets the device
     (``core.hardware.pci.VNIC_TYPES``); ``None`` without a device. *netdev*: the host's name of the virtual function's
     network device (macvtap), or of the vDPA character device.
 
@@ -59,7 +59,7 @@ class Nic:
 @dataclass(frozen=True)
 class RepresentorPort:
     """The Open vSwitch port of a virtual function's representor. *bridge*: the integration bridge. *port*: the port's
-    id in OVN. *mac*, *server*: of the NIC, and of the server that has the NIC."""
+    id in OVN. *mac*: the MAC of the NIC for which the server uses the function. *server*: the uuid of that server."""
 
     bridge: str
     port: str
@@ -288,13 +288,14 @@ class HypervisorNetworks(Protocol):
 
     def release(self, network: str, mac: str) -> None:
         """Remove the DHCP reservation that ``reserve`` made for *mac* in *network*, and end the lease of *mac*. Does
-        nothing when there is none."""
+        nothing if there is neither a reservation nor a lease."""
 
     def leases(self, network: str) -> list[Lease]:
         """Return the DHCP leases of a libvirt network, the newest last."""
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the tap devices of the running domain *uuid* of Magnetar; by default of all its running domains."""
+        """Return the tap devices of the running domain *uuid* of Magnetar; by default of all running domains of
+        Magnetar."""
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
         """Replace the packet filter in the kernel by *desired*, in one transaction; if *desired* has no ports and
@@ -302,13 +303,13 @@ class HypervisorNetworks(Protocol):
         ``None``: unknown. Addresses that the filter has learned from DHCP are kept."""
 
     def filters_ports(self, prefix: str) -> bool:
-        """Return whether the filter with this *prefix* is in the kernel: a reload of the host's firewall may have
-        flushed it."""
+        """Return whether the packet filter for tap devices whose names begin with *prefix* is in the kernel: a reload
+        of the host's firewall may have flushed the filter."""
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Call *listener* from a separate thread whenever the packet filter may have been removed. Ends with ``close``.
-        """
+        """Call *listener* from a separate thread whenever the packet filter may have been removed. The calls end with
+        ``close``."""
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Permit addresses that DHCP assigned before the filter with this *prefix* was loaded. *leased*: pairs of tap
-        device and address."""
+        """Permit addresses that DHCP assigned before the packet filter for tap devices with the name prefix *prefix*
+        was loaded. *leased*: pairs of tap device and address."""

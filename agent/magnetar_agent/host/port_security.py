@@ -125,8 +125,9 @@ class PortSecurity:
                 return
 
     def _keep(self, todo: set[str]) -> None:
-        """Read the ports of *todo* (server ids and tasks) from the documents. Update the filter in the kernel if it has
-        changed or was removed. Errors are logged, and stored in ``reason``."""
+        """Read from the documents the ports of the servers in *todo* (ids, or a constant such as ``ALL``). Update the
+        filter in the kernel if the ports have changed or the filter was removed. Errors are logged, and stored in
+        ``reason``."""
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False
@@ -228,8 +229,8 @@ def _groups_of(nic: Fields) -> tuple[str, ...] | None:
 
 
 def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
-    """Return the filter rules for a NIC with port security, without its security groups. *tap*: its tap device. *nic*:
-    an item of ``networks`` of a server."""
+    """Return the filter rules for a NIC with port security; the caller adds the NIC's security groups. *tap*: its tap
+    device. *nic*: an item of ``networks`` of a server."""
     network = managed_network(host, nic)
     allowed = [_short(address) for address in nic.get("allowed_addresses") or ()]
     four = tuple(dict.fromkeys(filter(None, (bare_address(nic),

@@ -81,8 +81,9 @@ class PowerSync:
         self.settled = threading.Event()
 
     def hold(self) -> None:
-        """After a reboot of the host, mark the servers of a cloud that ran before as held: they must not start until
-        the cloud permits it. Must be called before any server is started."""
+        """After a reboot of the host, mark the servers that belong to a control plane and ran before as held: they must
+        not start until the control plane permits it, because it may have evacuated them. Must be called before any
+        server is started."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
             if CLOUD in document.state and not document.deleting and (
                     document.state.get("unfinished") or _resumes(document)):
@@ -127,9 +128,9 @@ class PowerSync:
         self._busy = not self._todo.empty()
 
     def _next(self) -> hv.DomainEvent | str | None:
-        """Wait for the next task of the thread and return it: an event, ``connected`` after a connection to libvirt, or
-        ``None`` to stop. Events that were postponed because their server was busy become tasks again after ``AGAIN``
-        seconds without other tasks."""
+        """Wait for the next task of the thread and return it: a domain event, ``connected`` after a new connection to
+        libvirt, or ``None`` to stop the thread. When no task has come for ``AGAIN`` seconds, events that were postponed
+        because their server was busy become tasks again."""
         while True:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)
@@ -291,8 +292,9 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish the changes of the documents *later* in background operations. An operation waits for the operations
-        of earlier documents whose uuids its document contains, such as the volumes of a server."""
+        """Finish the changes of the documents *later* in background operations. If a document contains the uuids of
+        earlier documents, such as a server those of its volumes, its operation first waits for the operations of these
+        documents."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}
@@ -336,8 +338,8 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
-        """Apply the changed fields *want* to the resource of *document*; ``None`` removes the resource. Does nothing if
-        the resource was removed meanwhile. Other errors are logged and raised."""
+        """Apply the changed fields *want* to the resource of *document*; ``None`` removes the resource. If the resource
+        was removed meanwhile, do nothing; other errors are logged and raised."""
         try:
             if want is None:
                 reconcile.ensure_resource(self.drivers, kind, document.id, None, Permissions.defaults(), False,

@@ -56,8 +56,8 @@ class _Wrong(Exception):
 
 @dataclass
 class _Provider:
-    """One provider in a provider configuration file. *explicit*: whether it is identified by the name of this host.
-    Such a provider takes precedence over one that is identified as ``$COMPUTE_NODE`` (any host)."""
+    """One provider in a provider configuration file. *explicit*: whether the file identifies the provider by the name
+    of this host; otherwise as ``$COMPUTE_NODE`` (any host). Explicit providers take precedence."""
 
     path: Path
     explicit: bool

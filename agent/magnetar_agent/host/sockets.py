@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
-    """Return a socket bound to *path*, mode 0660, of group *gid* (-1: the process's). Raises ``OSError``.
-
-    Until the group is set, only the owner may use the socket, because Linux takes the mode from the socket's own inode
-    (unix(7)). The umask is not changed for this: it applies to all threads of the process."""
+    """Return a socket bound to *path*, with mode 0660 and the group *gid* (-1: the process's). Raises ``OSError``.
+    Until the group is set, only the owner may use the socket: Linux gives the new file the mode of the socket's inode
+    (unix(7)), which is set before. A umask could do this too, but would apply to all threads of the process."""
     unix_socket = socket.socket(socket.AF_UNIX)
     try:
         os.fchmod(unix_socket.fileno(), 0o600)
@@ -34,9 +33,9 @@ def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
 
 @contextmanager
 def pin_socket_path(path: Path) -> Iterator[str]:
-    """Yield a path to use for a connection to the unix socket at *path*, which cannot be replaced meanwhile. Raises
-    ``OSError`` if *path* is a symbolic link: a user with write access to the folder could otherwise direct root to any
-    socket."""
+    """Yield a path (in /proc/self/fd) at which to connect to the unix socket that is at *path* now, even if *path* is
+    replaced meanwhile. Raises ``OSError`` if *path* is a symbolic link: a user with write access to the folder could
+    otherwise direct root to any socket."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):

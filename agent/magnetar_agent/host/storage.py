@@ -29,8 +29,8 @@ class NetworkSource:
 
 @dataclass(frozen=True)
 class CephImage:
-    """A snapshot of an RBD image in the Ceph cluster *fsid*, and how to access it. *user*: of Ceph, whose keyring is in
-    the same folder as the file *conf*. *timeout*: seconds to connect to the cluster."""
+    """A snapshot of an RBD image in the Ceph cluster *fsid*, and how to access it. *user*: the Ceph user. The user's
+    keyring is in the same folder as the file *conf*. *timeout*: seconds to connect to the cluster."""
 
     conf: Path
     user: str
@@ -95,8 +95,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """The properties of a disk file, read from its header. *virtual_size*: bytes. *backing*: only a name, which a guest
-    may have written. *encrypted*: whether the content of a qcow2 is encrypted."""
+    """The properties of a disk file, read from its header. *virtual_size*: bytes. *backing*: the name of the backing
+    file; a guest may have written this name. *encrypted*: whether the content of a qcow2 is encrypted."""
 
     format: str
     virtual_size: int
@@ -133,8 +133,8 @@ class SharedFolder(NamedTuple):
 class Export:
     """A disk that is served over NBD at the unix *socket* with the export name *name*.
 
-    *stand_in*: serve a temporary overlay of the disk, while a domain of this host still writes to the disk. Writes of
-    clients are lost. That is enough for a QEMU that waits for an incoming migration.
+    *stand_in*: serve a temporary overlay instead of the disk itself, while a domain of this host still writes to the
+    disk. Clients' writes to the overlay are lost; for a QEMU that only waits for an incoming migration, this is enough.
     """
 
     id: str
@@ -207,14 +207,14 @@ class HypervisorStorage(Protocol):
     pool with that name, or the pool is not running."""
 
     def check_pool(self, pool: str) -> None:
-        """Raise ``Conflict`` when there is no pool with that name, or the pool is not running."""
+        """Raise ``Conflict`` when there is no pool named *pool*, or the pool is not running."""
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
         """Return all volumes of the pool by name."""
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """Return the volume *name* of the pool; ``None`` if it does not exist. If libvirt does not know it, refresh the
-        pool first: another host may have created it."""
+        """Return the volume *name* of the pool; ``None`` if it does not exist. If libvirt does not know the volume,
+        refresh the pool first: another host may have created the volume."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
         """Create a raw volume of *size* bytes. Raises ``Conflict`` when the volume exists, ``NoSpace`` when the pool is
@@ -225,8 +225,8 @@ class HypervisorStorage(Protocol):
         notices). A larger volume is not changed. Raises ``NoSpace`` when the pool is full."""
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Remove a volume. Does nothing if it is missing. *wipe*: how many bytes at its start to overwrite with zeros
-        before; 0 for all bytes, ``None`` for no wiping."""
+        """Remove a volume. Does nothing if it is missing. *wipe*: how many bytes at the volume's start to overwrite
+        with zeros before the removal; 0 for all bytes, ``None`` for none."""
 
     def pool_room(self, pool: str) -> tuple[int, int]:
         """Return the total and free bytes of the pool."""
@@ -274,8 +274,8 @@ class HypervisorDisks(Protocol):
         libvirt, until ``take_back_keys``."""
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Remove the secrets that ``lend_keys`` stored in libvirt: the TPM's and the disk keys with these *ids*. Does
-        nothing for missing ones."""
+        """Remove the secrets that ``lend_keys`` stored in libvirt: the TPM's and the disk keys with these *ids*.
+        Missing secrets are ignored."""
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
@@ -294,9 +294,9 @@ class HypervisorDisks(Protocol):
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         """Write *injection* into the file system of a disk that is not in use. May be repeated.
 
-        Return the data that could not be written (keys of ``Injection.named``), each with the reason for the server's
-        user; all of them when the disk has no Linux system. *kvm*: whether guests run under KVM. Raises
-        ``HypervisorError`` when the host cannot inject, or the time limit is exceeded.
+        Return ``{name: reason}`` for the data that could not be written (names as in ``Injection.named``); for all data
+        when the disk has no Linux system. The reasons are texts for the server's user. *kvm*: whether guests run under
+        KVM. Raises ``HypervisorError`` when the host cannot inject, or the time limit is exceeded.
         """
 
     def lacks_injection(self) -> str:
@@ -305,12 +305,12 @@ class HypervisorDisks(Protocol):
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """Start copying the current content of the disk with the device name *target* of an active domain, including
         its backing files. The copy has the *format*, no backing file, and is encrypted with *key* if given.
-        ``finish_copy`` renames it to *path*."""
+        ``finish_copy`` renames the copy to *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the end of the copy that ``begin_copy`` started. Then the complete copy is at *path*, flushed to
-        disk. After an exception it is removed. *progress*: called with the progress."""
+        disk. After an exception the copy is removed. *progress*: called with the progress."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Abort the copy to *path* that ``begin_copy`` started, and remove its file. Does nothing when there is none.
-        """
+        """Abort the copy to *path* that ``begin_copy`` started, and remove its file. Does nothing when there is no such
+        copy."""
