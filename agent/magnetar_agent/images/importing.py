@@ -63,8 +63,8 @@ def check_image_room(host: LocalHost, source: dict[str, Any], freed: int = 0) ->
 
 def adopt_disk(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
     """Make the disk *file* the content of the new image *document*; the file is moved. The caller must hold the lock of
-    the image's name. After a crash, the document may have no content (see ``content_is_stored``); the caller must
-    remove it then."""
+    the image's name. After a crash, the document may exist without content (see ``content_is_stored``); then the caller
+    must remove the document."""
     progress = partial(advance_bytes, operation, file.stat().st_size, "checksum")
     with image_store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
         commit_content(host, document, part, UPLOAD, None, operation)
@@ -84,8 +84,8 @@ def check_not_encrypted(document: Document | None) -> None:
 
 def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
     """Return format and sizes of the new content for an image (``image_format.inspect_image``). *head*: the first bytes
-    of the content; *size*: all bytes; *want*: the image's fields. Raises ``ImageRefused`` for content that this host
-    does not accept, or whose format differs from the declared ``disk_format``."""
+    of the content; *size*: the number of all bytes; *want*: the image's fields. Raises ``ImageRefused`` for content
+    that this host does not accept, or whose format differs from the declared ``disk_format``."""
     claimed = want.get("disk_format")
     facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
     limit = host.settings.image_max_virtual_bytes

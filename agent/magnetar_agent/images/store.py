@@ -90,9 +90,9 @@ class ContentPart:
                 view = view[os.write(self.descriptor, view):]
 
     def replace(self, file: Path) -> None:
-        """Replace the content by the file *file*, which is moved. It is locked before it gets the name of a part, so
-        that ``ImageStore.sweep`` does not remove it. Raises ``OSError``, with nothing changed, if it cannot be moved.
-        """
+        """Replace the content by the file *file*, which is moved. *file* is locked before it gets its temporary name
+        (``.part``), so that ``ImageStore.sweep`` does not remove it. Raises ``OSError``, with nothing changed, if
+        *file* cannot be moved."""
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -158,9 +158,9 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """Yield a new empty ``ContentPart`` for the image with the uuid *image*. After the block its file is removed,
-        unless it was committed. Raises ``NoSpace`` if the disk gets full, or has no space for *length* bytes (if
-        known)."""
+        """Yield a new empty ``ContentPart`` for the image with the uuid *image*. After the block the part's file is
+        removed, unless the part was committed. Raises ``NoSpace`` if the disk gets full, or has no space for *length*
+        bytes (if known)."""
         folder = self.root / image
         part = None
         try:
@@ -182,8 +182,8 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield a ``ContentPart`` of the image with the uuid *image* with the content of *file* and its digests. No
-        process may still write to *file*. It is moved, or copied from another file system (at most *limit* bytes).
+        """Yield a ``ContentPart`` of the image with the uuid *image*: the content of *file*, with digests. No process
+        may still write to *file*. *file* is moved, or copied from another file system (at most *limit* bytes).
         *advance*: called with the number of bytes done."""
         size = file.stat().st_size
         with self.part(image, None) as part:
@@ -199,8 +199,9 @@ class ImageStore:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """Return the path for complete new content of the image with the uuid *image*, while the image still has its
-        old content. *checksum*: ``ALGORITHM:HEX``, from which the file name is made. The file need not exist."""
+        """Return the path at which complete new content of the image with the uuid *image* waits, while the image still
+        has its old content. *checksum*: ``ALGORITHM:HEX``, from which the file name is made. The file need not exist.
+        """
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
@@ -227,7 +228,8 @@ class ImageStore:
         return path
 
     def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
-        """Remove all content except the paths that *keep* returns, and all parts that no process is writing."""
+        """Remove all content except the paths that *keep* returns, and all ``.part`` files that no process is writing.
+        """
         with self.still():
             kept_paths = set(keep())
             for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
