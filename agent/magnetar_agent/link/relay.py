@@ -61,8 +61,8 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def join(self, other: RelayEnd) -> None:
-        """Connect this end with *other*, and start copying bytes in both directions. If one is closed already, close
-        both."""
+        """Connect this end with *other*, and start copying bytes in both directions. If one of the two ends is closed
+        already, close both."""
         self.other, other.other = other, self
         for end in (self, other):
             if end.closed:
@@ -225,7 +225,7 @@ class DialledEnd(_TlsEnd):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Override asyncio's callback: check the peer's certificate, then send the first line. If the certificate has
-        another common name, close the connection without sending anything."""
+        another common name than the expected agent's, close the connection without sending anything."""
         super().connection_made(transport)
         for option in TCP:
             transport.get_extra_info("socket").setsockopt(*option)

@@ -15,8 +15,8 @@ LINE = 64 << 20
 
 
 class Rpc:
-    """A connection for calls between two agents: each call and each answer is a line of JSON. Closing it also ends a
-    call that the other agent waits for."""
+    """A connection for calls between two agents: each call and each answer is a line of JSON. If one agent closes the
+    connection, a call ends whose answer the other agent waits for."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
