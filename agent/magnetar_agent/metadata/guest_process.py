@@ -97,7 +97,8 @@ class GuestProcess:
 
 
 class ChildProcess(GuestProcess):
-    """The process as a child of the agent. It runs as the user ``nobody`` in the agent's sandbox."""
+    """The process that answers guests' HTTP requests, as a child process of the agent. It runs as the user ``nobody``
+    in the agent's sandbox."""
 
     def __init__(self) -> None:
         commands, theirs = socket.socketpair()
@@ -116,8 +117,8 @@ class ChildProcess(GuestProcess):
 
 
 class UnitProcess(GuestProcess):
-    """The process as a systemd unit with its own user and sandbox. *path*: the unix socket on which systemd listens and
-    starts the unit."""
+    """The process that answers guests' HTTP requests, as a systemd unit with its own user and sandbox. *path*: the unix
+    socket on which systemd listens and starts the unit."""
 
     def __init__(self, path: str) -> None:
         self._wait()  # the unit of a killed agent may still run

@@ -38,7 +38,7 @@ def store_posted_password(host: LocalHost, id: str, password: str) -> tuple[int,
 
 
 def clear_posted_password(host: LocalHost, document: Document) -> None:
-    """Remove the password that the guest has posted from the server's document. The caller must hold the server's lock.
+    """Remove from the server's document the password that the guest has posted. The caller must hold the server's lock.
     """
     if document.state.pop(PASSWORD, None):
         host.documents.write(document)

@@ -49,8 +49,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine_process() -> None:
-    """Drop the privileges of this process: become the user ``nobody`` in a new user namespace and network namespace, in
-    which it is root. Modules cannot be imported afterwards."""
+    """Drop the privileges of this process: become the user ``nobody``, who is root only inside a new user namespace and
+    network namespace. Modules cannot be imported afterwards."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -72,7 +72,7 @@ def _checked(result: int) -> None:
 
 
 class Questions:
-    """The connection with which the process asks the agent for guests' data, and a cache of the answers. Used in the
+    """The connection over which this process asks the agent for guests' data, and a cache of the answers. Used in the
     event loop only. *guests*: the server's uuid by tap address."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -137,8 +137,8 @@ class Questions:
                 del self._asked[server]
 
     async def send_password(self, guest: str, password: str) -> tuple[int, str]:
-        """Send the *password* that the guest with the tap address *guest* has posted to the agent. Return the HTTP
-        status and the reason of a refusal from the agent's answer."""
+        """Send to the agent the *password* that the guest with the tap address *guest* has posted. Return the HTTP
+        status for the guest, and the reason if the password is refused."""
         server = self.guests.get(guest)
         if server is None:
             return 404, "Nobody is known at the place that this came from."
@@ -158,7 +158,7 @@ class Questions:
 
 
 class Namespaces:
-    """The network namespaces of the process, one for each bridge, with a listening socket in each. One thread runs the
+    """The network namespaces of this process, one for each bridge, with a listening socket in each. One thread runs the
     agent's commands, because a thread must switch to a namespace to create a socket in it."""
 
     def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop, http: GuestHttp,
@@ -246,8 +246,9 @@ def accept_agent(listener: socket.socket) -> socket.socket:
 
 
 def open_connections() -> tuple[socket.socket, socket.socket]:
-    """Return the agent's two sockets: for commands, and for questions to the agent. The first comes as an argument or
-    from systemd, the second as a message on the first. Raises ``EOFError`` or ``OSError`` if the agent has ended."""
+    """Return the agent's two sockets: for commands, and for questions to the agent. The first socket comes as a command
+    line argument or from systemd, the second in a message over the first. Raises ``EOFError`` or ``OSError`` if the
+    agent has ended."""
     if len(sys.argv) > 1:
         commands = socket.socket(fileno=int(sys.argv[1]))
     else:

@@ -99,7 +99,7 @@ class MetadataService:
         self._todo.put((ALL, ""))
 
     def close(self) -> None:
-        """Stop the thread, the process, and remove all devices and tables of the service."""
+        """Stop the thread and the process, and remove all devices and tables of the service."""
         if self._thread.is_alive():
             self._ending.set()
             self._todo.put((END, ""))
@@ -144,7 +144,7 @@ class MetadataService:
 
     def _keep(self, todo: set[tuple[str, str]]) -> None:
         """Update devices, tables and process for *todo*, pairs of a task (``TAPS``, ``DATA``, ``ALL``) and a server
-        uuid. If empty, check that everything still works. Errors are logged and stored in ``reason``."""
+        uuid. If *todo* is empty, check that everything still works. Errors are logged and stored in ``reason``."""
         try:
             if not todo or any(task_kind != DATA for task_kind, _id in todo):
                 self._see(todo)
@@ -169,8 +169,8 @@ class MetadataService:
             self._process.tell("forget", servers=sorted(changed))
 
     def _see(self, todo: set[tuple[str, str]]) -> None:
-        """Read the tap devices of the servers in *todo* (pairs of a task and a server uuid) from libvirt into
-        ``_taps``."""
+        """Read from libvirt into ``_taps`` the tap devices of the servers in *todo* (pairs of a task and a server
+        uuid)."""
         if (ALL, "") in todo:
             taps, unchanged_taps = self.host.hypervisor.taps(), []
         else:
@@ -295,8 +295,9 @@ class MetadataService:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
     def _guest_message(self, id: str) -> Message:
-        """Return the answer to the process's question for the guest of server *id*: its metadata and posted password.
-        Paths with equal content refer to one item of ``parts``. Empty if the server is missing or being deleted."""
+        """Return the answer to the process's question for the guest of server *id*: ``tree`` (for each path of the
+        metadata, the index of its content in ``parts``), ``parts`` (base64), and ``password``, which the guest posted.
+        Empty if the server is missing or being deleted, or has no metadata because of an error."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}

@@ -60,8 +60,8 @@ class Steering:
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
         """Replace the nftables rules by rules for *taps*. *seal*: the source MAC that the rules give to requests.
-        Return ``False`` if an Open vSwitch tap has disappeared meanwhile. Then no requests from Open vSwitch taps reach
-        the service until the next call."""
+        Return ``False`` if an Open vSwitch tap has disappeared meanwhile; in this case no requests from Open vSwitch
+        taps reach the service until the next call."""
         bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
         if not switched:  # one process is enough
