@@ -35,7 +35,8 @@ def arriving_servers(host: LocalHost) -> set[str]:
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
     """Return the id of the incoming migration of *server* (uuid) that has arrived but is not cleaned up yet; ``None``
-    if there is none. The server must not be deleted until then, because the migration would create it again."""
+    if there is none. Before this cleanup the server must not be deleted, because the migration would create it again.
+    """
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 
@@ -48,8 +49,8 @@ def migration_of_server(host: LocalHost, server: Document) -> str | None:
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
-    """Raise ``Conflict`` if the *server* is being migrated, because nothing else may change it. *id*: a migration to
-    permit. A *server* of ``None`` is permitted."""
+    """Raise ``Conflict`` if the *server* is being migrated, because nothing else may change it. *id*: the uuid of a
+    migration that is permitted. *server*: ``None`` to do nothing."""
     mark = migration_of_server(host, server) if server is not None else None
     if server is not None and mark not in (None, id):
         raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "

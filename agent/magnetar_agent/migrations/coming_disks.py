@@ -78,9 +78,10 @@ def _size(manifest: Fields) -> int:
 
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
-    """Replace the location of the disks on the source by the location on this host in *server*, the server's document
-    from the source. *earlier*: the document of an earlier attempt, which may have created disks. The location of RBD
-    images is the same on both hosts."""
+    """Remove the source's location of the disks (their storage pool) from *server*, the server's document from the
+    source. If *earlier*, the document of an earlier attempt, has a location on this host, store this location instead,
+    because that attempt may have created disks there. The location of RBD images is the same on both hosts, and stays.
+    """
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)

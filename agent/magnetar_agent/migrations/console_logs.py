@@ -41,7 +41,7 @@ class Logs:
 
     def send_rest(self, talk: Rpc) -> None:
         """Send the output that was logged since ``send`` over *talk*. The target appends it to its log before the guest
-        runs there. Log files that were rotated meanwhile are sent as parts of the same file."""
+        runs there. Log files that were rotated meanwhile are sent as parts of one file."""
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():

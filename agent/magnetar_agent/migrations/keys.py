@@ -26,8 +26,8 @@ LENT = "lent keys"
 
 
 def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """Return the server's disk key and the secret of its TPM for the target, as arguments of the call ``begin``;
-    ``None`` if the server has none."""
+    """Return the server's disk key and the secret of its TPM for the target, as arguments of the call ``begin``; each
+    is ``None`` if the server has no such key."""
     return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
@@ -52,8 +52,8 @@ def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | 
 
 def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
     """Remove the secrets of *server* (uuid) from libvirt if ``lend_server_keys`` stored them for the connection *talk*;
-    ``None``: for an earlier process of the agent. Errors are ignored, because a libvirt that has stopped has no secrets
-    any more."""
+    ``None``: unless this process of the agent stored them, so that only secrets of an earlier process are removed.
+    Errors are ignored, because a libvirt that has stopped has no secrets any more."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return

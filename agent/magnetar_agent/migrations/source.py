@@ -160,8 +160,8 @@ def _mark(task: Task) -> Document:
 
 # The move ---------------------------------------------------------------------------------------------------------
 def move_server(task: Task) -> None:
-    """Send the server to the target. If that fails and the guest is still here, remove the mark from the server and let
-    its guest run."""
+    """Send the server to the target. If that fails and the guest is still here, remove the migration's mark from the
+    server's document, and let the guest run."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)
@@ -183,13 +183,10 @@ def move_server(task: Task) -> None:
 
 def file_state(path: Path, migration: str, run: str) -> str:
     """Return a text that differs whenever the content of the server's file at *path* may have changed, so that an
-    interrupted transfer is continued only with equal content.
-
-    It differs for each *migration* (id). For files that a guest writes, it also differs for each *run* of the guest
-    (id) and each boot of the host, because after a crash new data may have an old time. It contains the inode's time,
-    which changes with the owner when libvirt starts a guest, except for read-only files, whose inode changes with each
-    hard link.
-    """
+    interrupted transfer is continued only with equal content. The text depends on the *migration* (id) and on the
+    file's inode number, size and modification time. For files that a guest writes, it also depends on the *run* of the
+    guest (id), the boot of the host, and the inode's change time: after a crash, new data may have an old modification
+    time. For read-only files the change time is left out, because each new hard link changes it."""
     file_stat = path.stat()
     parts = [migration, file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns]
     if path.name not in READ and not path.name.startswith("rescue."):
@@ -246,7 +243,7 @@ class _Move:
 
     def _note_shared(self, shared: bool) -> None:
         """Record in the migration's document whether both hosts share the server's disks. *shared*: the target's
-        answer, false from an earlier version of the agent."""
+        answer; false if the target's agent is an earlier version without such an answer."""
         self.shared = shared
         if bool(self.document.state.get(SHARED)) != shared:
             self.document.state[SHARED] = shared
@@ -410,9 +407,9 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Ask the target over *talk* whether its copy of the guest is complete; if it is, make the target the owner of
-        the server, and the target resumes the guest. Return whether the copy is complete. The guest must be off on this
-        host."""
+        """Ask the target over *talk* whether its copy of the guest is complete; if so, make the target the owner of the
+        server, whereupon the target resumes the guest. Return whether the copy is complete. The guest must be off on
+        this host."""
         if not talk.call("look")["arrived"]:
             return False
         if not self.shared:
@@ -431,10 +428,10 @@ class _Move:
 
 
 def force_live_migration(host: LocalHost, key: str) -> None:
-    """Complete the live migration *key* soon: switch it to post-copy if its fields allow that and its memory is being
-    copied, otherwise pause the guest. A paused guest is resumed on the target, or here if the migration fails.
-    Repeating the call is safe. Raises ``NotFound`` if there is no such migration, ``Conflict`` if it is not a running
-    live migration from this host."""
+    """Complete the live migration *key* soon: switch it to post-copy if the migration's fields allow post-copy and the
+    guest's memory is being copied; otherwise pause the guest. A paused guest is resumed on the target, or here if the
+    migration fails. Repeating the call is safe. Raises ``NotFound`` if there is no such migration, ``Conflict`` if it
+    is not a running live migration from this host."""
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

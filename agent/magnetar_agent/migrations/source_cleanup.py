@@ -58,7 +58,7 @@ def server_task(task: Task, server: Document) -> Task:
 
 
 def clean_up_source(task: Task) -> None:
-    """Remove the domain, files and document of a server that has moved to the target from this host."""
+    """Remove from this host the domain, files and document of a server that has moved to the target."""
     host, id = task.host, task.document.want["server"]
     with host.locks.hold("server", id):
         server = host.documents.get("server", id)
@@ -78,8 +78,8 @@ def clean_up_source(task: Task) -> None:
 
 def recover_source(task: Task) -> None:
     """Abort the migration on the source, so that the server stays on this host. Raises ``NotRemovable`` if the server
-    has moved, or if the target does not know whether it has. Raises ``Unreachable`` if the target must be asked and
-    does not answer."""
+    has moved, or if it may have moved and the target does not know the migration any more. Raises ``Unreachable`` if
+    the target must be asked and does not answer."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
@@ -126,8 +126,8 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration on the source: remove the mark from the server, and start or resume its guest if the server's
-    document requests a running server."""
+    """End the migration on the source: remove the migration's mark from the server's document, and start or resume the
+    guest if the document requests a running server."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.abort_stale_job(document.want["server"])

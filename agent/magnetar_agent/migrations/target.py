@@ -214,8 +214,8 @@ def run_folder(host: LocalHost, id: str) -> Path:
 
 # The connection ---------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """Answer the source's calls on the connection *sock*. When it ends, remove the keys that the source sent over it
-    from libvirt; a repeated migration sends them again."""
+    """Answer the source's calls on the connection *sock*. When the connection ends, remove from libvirt the keys that
+    the call ``ready`` stored there; a repeated migration stores them again."""
     with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
@@ -322,8 +322,8 @@ def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fie
 
 
 def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``arrive``, which the source sends when the guest is off there for good: record that the server
-    belongs to this host from now on, and take it over."""
+    """Answer the call ``arrive``, which the source sends when the guest is off on the source for good: record that the
+    server belongs to this host from now on, and take it over."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")

@@ -37,7 +37,7 @@ PART, NOTE = ".part", ".part.at"
 # Sending --------------------------------------------------------------------------------------------------------
 def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
     """Send the file *path* from *offset* to its end over *talk*, in frames with checksums and without holes. Return the
-    size of the file. *sent*: called with the bytes of each frame. *rate*: the limit in bytes/s."""
+    size of the file. *sent*: called with the number of bytes of each frame. *rate*: the limit in bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
         device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
@@ -67,8 +67,8 @@ def stored_bytes(path: Path) -> int:
 
 
 def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, data) for the parts of the open file *descriptor* that are not holes, from *offset* to its end. A
-    block device has no holes and is read completely."""
+    """Yield (offset, data) for the parts of the open file *descriptor* that are not holes, from *offset* to the file's
+    end. A block device has no holes and is read completely."""
     size, device = zeros.open_file_size(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while offset < size:
         try:
@@ -123,8 +123,8 @@ def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False
     disk, rename it to *path*. Return its size.
 
     *append*: append the data to the existing file at *path* instead. *state*: the sender's ``file_state``, recorded so
-    that an interrupted transfer can be continued; ``None``: it cannot. *linked*: the ``.part`` file is a link to a
-    logical volume; write to the volume, with zeros for holes.
+    that an interrupted transfer can be continued; ``None``: the transfer cannot be continued. *linked*: the ``.part``
+    file is a link to a logical volume; write to the volume, with zeros for holes.
     """
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
@@ -169,9 +169,9 @@ def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None])
 
 @dataclass
 class _Place:
-    """The open file into which a transfer is received. *part*: its temporary path, and *path*: its final one. *link*:
-    if *part* is a link to a logical volume, the ``_inode`` of the link, which tells whether a later attempt has
-    replaced it. *append*: append to an existing file."""
+    """The open file into which a transfer is received. *part*: the file's temporary path. *path*: its final path.
+    *link*: if *part* is a link to a logical volume, the ``_inode`` of the link, to detect that a later attempt has
+    replaced the link. *append*: append to an existing file."""
 
     path: Path
     part: Path
@@ -219,7 +219,8 @@ def _note(path: Path, state: str, count: int) -> None:
 
 
 def _clear(path: Path, offset: int, linked: bool) -> None:
-    """Remove the complete file at *path*, before the note of its new content is written.
+    """Remove the complete file at *path*, before the note (a file that records the progress) of its new content is
+    written.
 
     If *offset* is 0, also remove the note and the ``.part`` file of the former transfer. If *linked*, the ``.part``
     file stays: it is a link to a logical volume.

@@ -69,9 +69,9 @@ def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
 
 
 def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
-    """Let the target's agent *peer* access all volumes of the server. In a *live* migration it gets a temporary overlay
-    (stand-in) of volumes of this host, as long as the guest writes to them here. Return the attachments for the target
-    to store."""
+    """Let the target's agent *peer* access all volumes of the server. In a *live* migration, the target gets a
+    temporary overlay (stand-in) of each volume that this host stores, as long as the guest writes to the volumes here.
+    Return the attachments for the target to store."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
         if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
@@ -109,8 +109,8 @@ def serve_disks(host: LocalHost, server: str) -> None:
 
 
 def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
-    """End this host's access to the volumes of *server* (uuid), which is on the host of the agent *peer* now, and
-    remove its attachments. Raises ``Unreachable`` if the host of a volume does not answer."""
+    """End this host's access to the volumes of *server* (uuid), and remove the server's attachments here: the server is
+    on the host of the agent *peer* now. Raises ``Unreachable`` if the host of a volume does not answer."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
@@ -121,7 +121,7 @@ def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
 
 def revoke_sharing(host: LocalHost, server: str) -> None:
     """End the target's access to the volumes of *server* (uuid), which stays on this host. Errors of other hosts are
-    logged; ``RemoteVolumes`` repeats the request."""
+    logged; ``RemoteVolumes`` repeats the failed requests later."""
     for attachment in attaching.server_attachments(host, server):
         if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
             try:
