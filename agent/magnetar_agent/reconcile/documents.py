@@ -202,8 +202,8 @@ class Documents:
             return tuple(documents[id] for id in self._indexes[kind][name].ids.get(key, ()))
 
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
-        """Call *listener* after each write and removal, with the document and whether it was removed. It must return
-        quickly."""
+        """Call *listener* after each write and removal, with the document and whether it was removed. *listener* must
+        return quickly."""
         self._listeners.append(listener)
 
     def count(self, kind: str) -> int:
@@ -252,14 +252,14 @@ class Documents:
         sync_folder(path.parent)
 
     def _note(self, path: str, text: str) -> None:
-        """Write *text*, a newer version of the document file *path*, into its note file, which is not flushed to disk.
-        """
+        """Write *text*, a newer version of the document in the file *path*, into the note file beside that file. The
+        note file is not flushed: it must survive a crash of the agent, but not a loss of power."""
         content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
         write_atomically(f"{path}.note", content.encode(), durable=False)
         self._notes.add(f"{path}.note")
 
     def _noted(self, path: Path) -> Document | None:
-        """Return the document in the note file of the document file *path*; ``None`` if there is none, or it is
+        """Return the document in the note file of the document file *path*; ``None`` if there is no note file, or it is
         outdated."""
         note = Path(f"{path}.note")
         try:

@@ -53,8 +53,8 @@ def check_event_name(kind: type[Kind], name: str) -> None:
 def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
                   operation: Operation) -> dict[str, Any]:
     """Perform the event (action such as reboot) *name* with the arguments *args* on the resource *key* (uuid or name),
-    only once for each *request_id*. Return ``{"done": true, "resource": …}`` and further fields of the event's answer.
-    """
+    only once for each *request_id*. Return ``{"done": true, "resource": …}`` and additional fields that the event
+    returns."""
     check_event_name(kind, name)
     if kind.noun in REPEATABLE:
         REPEATABLE[kind.noun][name](drivers.host, key)

@@ -74,8 +74,8 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
 
 
 def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
-    """Return the requested fields *want* without those that only a cloud can provide. Raises ``InvalidField`` if one of
-    them has a value."""
+    """Return the requested fields *want* without those that only a cloud (a control plane with many hosts) can provide.
+    Raises ``InvalidField`` if one of them has a value."""
     for name in sorted(kind.of_clouds & want.keys()):
         if want[name] not in EMPTY:
             raise InvalidField(name, "is for a cloud, and this is the agent of one host. Leave it out, or name a "
@@ -85,9 +85,9 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
 
 def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                     operation: Operation) -> Result:
-    """Change the resource with the uuid *id*. *revised* is called with its current document, while its lock is held,
-    and returns the new values of fields. Return the result, with the steps and differences; with *dry_run*, they are
-    only planned. Raises ``NotFound``."""
+    """Change the resource with the uuid *id*. *revised* is called with the resource's current document, while the
+    resource's lock is held, and returns the new values of fields. Return the result, with the steps and differences;
+    with *dry_run*, they are only planned. Raises ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
@@ -215,14 +215,15 @@ class _Change(Change):
         return self.result(steps, changes, self._show_document(predicted))
 
     def _continues(self, document: Document) -> bool:
-        """Return whether the request continues an unfinished change of *document*: it has the same planned revision."""
+        """Return whether the request continues an unfinished change of *document*: the caller planned the request and
+        that change for the same revision."""
         planned = self.permissions.get("revision")
         return planned is not None and "unfinished" in document.state and document.state.get(PLANNED) == planned
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
         """Return how to handle differences between *document* and *want* in fixed fields: fail, ignore, rebuild or
-        recreate, as ``Change.on_immutable`` does. *have*: the current fields. Raises an error if recreating the
-        resource would fail."""
+        recreate (``Change.on_immutable``). *have*: the current fields. Raises an error if recreating the resource would
+        fail."""
         if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
@@ -245,9 +246,9 @@ class _Change(Change):
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return the requested fields *desired* in the form in which they are stored (``Driver.complete``). If they
-        will be stored, hold the lock ``CHOICES``: two threads must not choose the same random values, and a resource
-        that the fields refer to must not be removed meanwhile. *document*: the current one, ``None`` for a new
+        """Return the requested fields *desired* in the form in which they are stored (``Driver.complete``). If the
+        fields will be stored, hold the lock ``CHOICES``: two threads must not choose the same random values, and a
+        resource that the fields refer to must not be removed meanwhile. *document*: the current one, ``None`` for a new
         resource."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
@@ -310,9 +311,9 @@ class _Change(Change):
             document.state[PLANNED] = self.permissions["revision"]
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Perform the steps *old*, which remove the resource that *new* replaces, and add their verbs to *begun*.
-        Return the steps that create *new*. The lock ``CHOICES`` is released during the removal, which may take long, so
-        *new* is completed again afterwards."""
+        """Remove the old resource by the steps *old*, and add the verbs of these steps to *begun*. Return the steps
+        that create the resource of *new* in its place. The lock ``CHOICES`` is released during the removal, which may
+        take long, so *new* is completed again afterwards."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         self._note_revision(task.document)
         task.keep()

@@ -65,7 +65,7 @@ class Task:
             self.keep(durable=False)
 
     def _flush(self) -> None:
-        """Flush the files and folders that ``note`` has recorded to disk. Raises ``NoSpace``."""
+        """Flush to disk the files and folders that ``note`` has recorded. Raises ``NoSpace``."""
         try:
             while self.files:
                 with suppress(FileNotFoundError):  # another verb removed it
