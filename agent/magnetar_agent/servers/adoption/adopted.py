@@ -40,7 +40,8 @@ def refuse_adopted(document: Document | None, what: str) -> None:
 
 
 def check_event(document: Document, name: str) -> None:
-    """Raise ``Conflict`` if the server is an adopted domain and the event (action) *name* is not possible for those."""
+    """Raise ``Conflict`` if the server is an adopted domain and the event (action) *name* is not possible for adopted
+    domains."""
     if name not in adoption.EVENTS:
         refuse_adopted(document, name)
 

@@ -74,8 +74,8 @@ def read_candidates(host: LocalHost, reader: ChainReader, domains: Iterable[Doma
 
 
 def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:
-    """Return the chain of a disk with only its own path, without reading the file. *locate*: finds the path of a volume
-    (``disk_locator``). If the volume cannot be found, the chain's ``problem`` says so."""
+    """Return a ``Chain`` with only the path of *disk* itself, without its backing files: no file is read. *locate*:
+    finds the path of a volume (``disk_locator``). If the volume cannot be found, the chain's ``problem`` says so."""
     if disk.pool:
         try:
             return Chain([Layer(locate(disk.pool, disk.volume), disk.format)])
@@ -88,8 +88,8 @@ def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:
 
 
 def disk_locator(host: LocalHost) -> Callable[[str, str], str]:
-    """Return a function that returns the path of a volume, by the names of the storage pool and the volume. It caches
-    the paths, and raises ``MagnetarError`` if the volume cannot be found."""
+    """Return a function that returns the path of a volume, by the names of the storage pool and the volume. The
+    returned function caches the paths, and raises ``MagnetarError`` if the volume cannot be found."""
     paths: dict[tuple[str, str], str] = {}
 
     def locate(pool: str, volume: str) -> str:
@@ -104,8 +104,8 @@ def disk_locator(host: LocalHost) -> Callable[[str, str], str]:
 
 
 def disk_users(host: LocalHost, domains: Mapping[str, Domain]) -> Users:
-    """Return which of *domains* use each disk file: for each path, (domain name, uuid, whether that use can be shared).
-    """
+    """Return which of *domains* use each disk file: ``{path: [(domain name, uuid, whether that use is harmless), …]}``.
+    Uses that are read-only or shareable, or of a CD, are harmless."""
     users: dict[str, list[tuple[str, str, bool]]] = defaultdict(list)
     locate = disk_locator(host)
     for domain in domains.values():

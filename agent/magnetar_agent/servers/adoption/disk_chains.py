@@ -43,7 +43,8 @@ class Layer:
 @dataclass
 class Chain:
     """A disk file followed by its backing files (*layers*). *problem*: why the chain is incomplete, as a text;
-    *reason*: the same as a code: missing-disk, unreadable-disk, silent-storage. Both are empty if it is complete."""
+    *reason*: the cause as a code: missing-disk, unreadable-disk, silent-storage. *problem* and *reason* are empty if
+    the chain is complete."""
 
     layers: list[Layer] = field(default_factory=list)
     reason: str = ""
@@ -89,8 +90,8 @@ def read_disk_chain(path: str, format: str) -> Chain:
 
 
 def _read_layer(chain: Chain, path: str, format: str) -> tuple[str, str] | None:
-    """Add the file at *path* to *chain*. Return path and format of its backing file, or ``None`` if it has none or
-    cannot be read."""
+    """Add the file at *path* to *chain*. Return path and format of its backing file, or ``None`` if the file has no
+    backing file or cannot be read."""
     if not path.startswith("/"):  # a network disk, or a description in JSON
         chain.layers.append(Layer(path, format))
         return None
@@ -154,8 +155,8 @@ def _extensions(head: bytes, at: int) -> dict[int, bytes]:
 
 
 def _beside(path: str, name: str) -> str:
-    """Return the path of the file *name*, which the header of the disk *path* refers to, relative to the disk's folder.
-    A *name* with a protocol is returned unchanged."""
+    """Return the path of the file that the header of the disk *path* refers to as *name*. A relative *name* is relative
+    to the disk's folder; a *name* with a protocol is returned unchanged."""
     name = name.removeprefix("file:")
     if name.startswith(("/", "json:")) or name.split("/")[0].endswith(":"):
         return name

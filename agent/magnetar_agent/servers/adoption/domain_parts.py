@@ -44,8 +44,8 @@ class ForeignDisk:
 
 @dataclass
 class DomainParts:
-    """The parts of a domain that matter for an adoption. *stays*: pairs (part, description) that an adoption does not
-    change. *unsupported*: texts about devices that prevent an adoption."""
+    """The parts of a domain that matter for an adoption. *stays*: what an adoption does not change, as pairs of a
+    part's name, such as ``nic``, and a description. *unsupported*: texts about devices that prevent an adoption."""
 
     name: str
     description: str = ""
