@@ -67,9 +67,9 @@ def local_disk_tags(want: Fields) -> dict[str, str]:
 
 # Completing ---------------------------------------------------------------------------------------------------------
 def complete_device_mapping(host: LocalHost, desired: Fields, document: Document | None) -> list[Fields]:
-    """Return the block device mapping that the server's requested fields *desired* contain, with names replaced by
-    uuids and defaults filled in. *document*: the stored server, ``None`` for a new one. Raises ``InvalidField``, which
-    names the item, or ``Conflict``."""
+    """Return the block device mapping of the server's requested fields *desired*, after replacing names by uuids and
+    adding defaults. *document*: the stored server, ``None`` for a new one. Raises ``InvalidField``, which names the
+    item, or ``Conflict``."""
     requested = desired.get(FIELD) or []
     if document is not None:
         recorded: list[Fields] = document.want.get(FIELD, [])
@@ -120,8 +120,9 @@ def _alike(host: LocalHost, requested: Fields, recorded: Fields) -> bool:
 
 def _unchanged_block_device(host: LocalHost, requested: Fields, recorded: Fields, field: str) -> Fields | None:
     """Return the *recorded* item of a block device mapping if *requested* has the same values. If *requested* differs
-    only in the image of the root volume, return *recorded* with the new image, provided that it fits: a rebuild
-    replaces the content. Otherwise return ``None``. *field*: the item's path, for error messages."""
+    only in the image of the root volume, return *recorded* with the new image if the volume is large enough for it: a
+    rebuild then replaces the volume's content. Otherwise return ``None``. *field*: the item's path, for error messages.
+    """
     if _alike(host, requested, recorded):
         return recorded
     root = recorded["source_type"] == "image" and is_root_volume(recorded)
@@ -285,7 +286,7 @@ def _content_of(host: LocalHost, source: Document) -> bool:
 
 # The verbs ----------------------------------------------------------------------------------------------------------
 def volumes(task: Task) -> None:
-    """Create the new volumes of the block device mapping, and attach all its volumes to the server."""
+    """Create the new volumes of the block device mapping, and attach all volumes of the mapping to the server."""
     host, document = task.host, task.document
     if not document.state.get("volumes_drawn"):
         _redraw(host, document)
@@ -335,8 +336,8 @@ def _attach(host: LocalHost, document: Document, item: Fields) -> None:
 
 def free(task: Task) -> None:
     """Detach the volumes of a server that is being deleted. Delete the volumes with ``delete_on_termination``, except
-    those that the recreated server uses. If the creation of the server failed, delete all volumes that were created
-    with it instead."""
+    those that the recreated server uses. If the creation of the server failed, instead delete all volumes that were
+    created with the server."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
     surviving_volumes = {block_device["volume"] for block_device in volume_block_devices(
@@ -363,7 +364,7 @@ def free(task: Task) -> None:
 
 def _release(host: LocalHost, attachment: Document) -> None:
     """Tell the host of a remote volume that the attachment has ended. If that host does not answer now,
-    ``RemoteVolumes`` repeats it later."""
+    ``RemoteVolumes`` repeats the message later."""
     attachment.deleting = True
     attachment.state["delete"] = attachment.want["delete_on_termination"] and attaching.is_current(host, attachment)
     host.documents.write(attachment)

@@ -54,8 +54,8 @@ def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, An
     """Return the layout ``{device, bus, target, format}`` of a config drive with the file system *format*. *want*: the
     server's fields. *has_cd*: whether the server boots from a CD.
 
-    By default it is a CD on SCSI: kernels of cloud images support virtio and SCSI, but often no AHCI. With vfat, for
-    guests that cannot read CDs, it is a disk on a bus without other disks of the server.
+    By default the drive is a CD on SCSI: kernels of cloud images support virtio and SCSI, but often no AHCI. With vfat,
+    for guests that cannot read CDs, the drive is a disk on a bus without other disks of the server.
     """
     parts, flavor = server_hardware(want), want["flavor"]
     bus = parts.get("disk_bus", "virtio")
@@ -96,8 +96,8 @@ def is_drive(disk: Disk) -> bool:
 
 
 def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Return *disks*, the ephemeral and swap disks of a server, with the right device names. In servers without a
-    stored layout (from earlier agents), a swap disk without an ephemeral disk is vdc."""
+    """Return *disks*, the ephemeral and swap disks of a server. Their device names are changed only in a server without
+    a stored layout (created by an earlier agent): there, a swap disk without an ephemeral disk is vdc."""
     alone = len(disks) == 1 and disks[0].file == SWAP
     return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
         document) else list(

@@ -89,7 +89,7 @@ def check_disk_owner(host: LocalHost, document: Document) -> None:
 
 def record_disks(host: LocalHost, document: Document) -> None:
     """Update the record of the server's disks in the shared folder from the document, if this host is their owner.
-    Another host reads it after an evacuation."""
+    After an evacuation, another host reads this record."""
     folder = find_disk_folder(host)
     if folder is None:
         return
@@ -135,8 +135,8 @@ def leave_disks(host: LocalHost, document: Document) -> bool:
 
 
 def hand_over_disks(server: Document) -> None:
-    """Record in the document of a *server* that has migrated, or may have, that its disks in the shared folder belong
-    to the target."""
+    """Record in the document of *server* that its disks in the shared folder belong to the target of a migration.
+    Called when the server has moved to the target, or may have."""
     server.state[HANDED] = True
 
 
@@ -148,7 +148,8 @@ def keep_disks(host: LocalHost, document: Document) -> None:
 
 
 def is_folder_of_another_host(host: LocalHost, id: str) -> bool:
-    """Return whether the shared folder has a folder of the server *id* whose owner is another host or unknown."""
+    """Return whether the shared folder contains a folder for the server *id*, and another or an unknown host owns that
+    folder."""
     folder, place = find_disk_folder(host), server_folder(host, id)
     if folder is None or not place.is_dir():
         return False
@@ -157,7 +158,8 @@ def is_folder_of_another_host(host: LocalHost, id: str) -> bool:
 
 
 def own_folders(host: LocalHost, folders: list[Path]) -> list[Path]:
-    """Return those of the servers' *folders* whose recorded owner is this host; all of them without a shared folder."""
+    """Return those of the servers' *folders* whose recorded owner is this host; all of them if there is no shared
+    folder."""
     if not is_disk_folder_shared(host):
         return folders
     with suppress(Conflict):

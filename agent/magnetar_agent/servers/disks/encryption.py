@@ -69,8 +69,8 @@ def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_form
 
 
 def _check_image(desired: Fields, image: Document) -> None:
-    """Raise ``InvalidField`` if the content of *image* is encrypted, unless the server *desired* has a disk key from a
-    cloud, which decrypts it."""
+    """Raise ``InvalidField`` if the content of *image* is encrypted, unless the server *desired* has a disk key from
+    the control plane, which decrypts the content."""
     if is_encrypted(image.want) and not (is_wanted(desired) and desired.get(GIVEN)):
         raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
                                     "is the root disk of a shelved server. Unshelve that server")
@@ -107,8 +107,8 @@ def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
 
 
 def draw_disk_key(task: Task) -> None:
-    """Store the sealed disk key in the server's document, before its disks are created: the key from a cloud, otherwise
-    a random one. Do nothing for a server without encryption."""
+    """Store the sealed disk key in the server's document, before its disks are created: the key that the control plane
+    sent, otherwise a random one. Do nothing for a server without encryption."""
     document = task.document
     if is_wanted(document.want) and keys.SEALED not in document.state:
         document.state[keys.SEALED] = document.want.get(GIVEN) or keys.seal_key(task.host, keys.draw_key())

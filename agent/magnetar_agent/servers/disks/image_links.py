@@ -76,7 +76,7 @@ def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[t
 
 def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
     """Create hard links in the folder *place* to the content of the image with the uuid *id*, and of its kernel and
-    ramdisk. Their names begin with *prefix*.
+    ramdisk. The links' names begin with *prefix*.
 
     Return a dict: ``image``, ``name``, ``format``, ``virtual_size``, ``digest`` (SHA-256), ``iso``, ``encrypted``,
     ``shutdown_timeout`` (seconds, ``None`` if the image has none), and ``boot``: ``{ramdisk, cmdline}`` for an image

@@ -29,8 +29,8 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
     """Validate *made*, a block device of the requested server *desired* that is a local disk, and replace its image
-    name by the image's uuid. Only this single block device is checked. Raises ``InvalidField`` with *field*, its name
-    in the request."""
+    name by the image's uuid. Only this single block device is checked. Raises ``InvalidField`` with *field*, the block
+    device's path in the request."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])

@@ -71,8 +71,8 @@ def check_disk_ownership(host: LocalHost, document: Document) -> None:
 
 
 def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
-    """Return ``{"pool": name, "images": [RBD image name, …]}`` for the server's disks *files*, which the target host of
-    a migration needs; ``None`` if the disks are not on shared storage."""
+    """Return where the target host of a migration finds the server's disks *files*: ``{"pool": name, "images": [RBD
+    image name, …]}``; ``None`` if the disks are not on shared storage."""
     return rbd_images.describe_rbd_images(host, document, files) if are_shared(document.want) else None
 
 
@@ -213,8 +213,9 @@ def own_disk_capacity(host: LocalHost, root_format: str) -> int:
 
 
 def foreign_rbd_images(host: LocalHost) -> list[str]:
-    """Return the names of RBD images in the storage pool for new disks that belong to no server on this host and to no
-    server that is migrating to it. They belong to servers on other hosts, or are leftovers."""
+    """Return the names of those RBD images in the storage pool for new disks that belong neither to a server on this
+    host nor to a server that is migrating to this host. Such images belong to servers on other hosts, or are leftovers.
+    """
     coming = [migration.state["server"] for migration in host.documents.peek("migration")
               if migration.want["side"] == "target" and "server" in migration.state]
     return rbd_images.unclaimed_rbd_images(host, [(server.id, server.want, server.state)

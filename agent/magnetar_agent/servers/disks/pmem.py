@@ -67,8 +67,8 @@ def pmem_inventories(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` if the host has, for a label that *want* requests, fewer PMEM namespaces than requested.
-    Namespaces in use count too."""
+    """Raise ``InvalidField`` if *want* requests more PMEM namespaces with a label than the host has, including those in
+    use."""
     requested, present_labels = requested_pmem_labels(want), [namespace.label
                                                               for namespace in host_pmem_namespaces(host)]
     for label in dict.fromkeys(requested):
@@ -83,10 +83,9 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
 def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_namespaces: list[Fields] | None = None) -> list[Fields]:
     """Return one PMEM namespace as ``{"label", "name", "clean"}`` for each label that the desired fields *want* of the
-    server *id* request. Namespaces in *current_namespaces* are used again if they still exist; the others are free
-    ones. Raises ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at
-    a time on the host, until the document is written.
-    """
+    server *id* request. Namespaces in *current_namespaces* are used again if they still exist; for the remaining
+    labels, free namespaces are chosen. Raises ``Conflict`` if too few are free. The caller must hold the lock
+    ``CHOICES``, which allows one choice at a time on the host, until the document is written."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -113,7 +112,7 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
 def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose PMEM namespaces for the changed server *id* and store them in its new desired fields *desired*. *old*: the
     previous desired fields, whose namespaces are used again if possible. Raises ``Conflict`` if too few are free, and
-    ``InvalidField`` if the server would be suspended, which PMEM does not allow."""
+    ``InvalidField`` if *desired* would suspend the server, which PMEM does not allow."""
     if requested_pmem_labels(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has persistent memory, which would be saved "
                                     "with its RAM, and written over at the next start; stop it, or pause it", SUSPENDED)
@@ -138,9 +137,9 @@ def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the server's PMEM namespaces before its domain is defined or started: erase newly assigned ones, and
-    erase and release those it no longer uses. *keep*: writes the document to disk. Raises ``Conflict`` if too few are
-    free, or if a namespace that may contain data of the guest is missing."""
+    """Prepare the server's PMEM namespaces before its domain is defined or started: erase newly assigned namespaces;
+    erase and release namespaces that the server no longer uses. *keep*: writes the document to disk. Raises
+    ``Conflict`` if too few are free, or if a namespace that may contain data of the guest is missing."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return

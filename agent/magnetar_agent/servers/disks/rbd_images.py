@@ -70,8 +70,8 @@ def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSo
 
 
 def check_rbd_ownership(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if the server's RBD images may be in use on another host, to which a migration moved it: two
-    guests that write to the same disks would destroy their content."""
+    """Raise ``Conflict`` if the server's RBD images may be in use on another host, because a migration may have moved
+    the server there: two guests that write to the same disks would destroy their content."""
     if uses_rbd_images(document.want) and NOTE not in document.state and any(
             _FILE.fullmatch(path.name) for path in server_folder(host, document.id).glob("disk*")):
         raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
@@ -114,8 +114,8 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
-    """Create the RBD image for the disk *file* as a clone of the content of *image*, and grow it to *bytes*. The first
-    clone of a content uploads it to Ceph; *progress*: called with the uploaded and the total bytes."""
+    """Create the RBD image for the disk *file* as a clone of the content of *image*, and grow it to *bytes*. Before its
+    first clone, a content is uploaded to Ceph. *progress*: called with the uploaded and the total bytes."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
     pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
@@ -169,7 +169,7 @@ def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
     """Remove the RBD images of the disks *files* and their marker files in the server's folder. A marker file means
-    that the disk is complete, so it is renamed before its image is removed. Missing disks are ignored."""
+    that the disk is complete, so the marker is renamed before the RBD image is removed. Missing disks are ignored."""
     place = server_folder(host, document.id)
     for file in files:
         with suppress(FileNotFoundError):
@@ -216,8 +216,8 @@ def _forget_base(host: LocalHost, document: Document) -> None:
 
 def forget_rbd_base(host: LocalHost, digest: str) -> None:
     """Remove from Ceph the base image whose content has the SHA-256 *digest*, after an image with this content was
-    removed from this host. A base image that servers still use is removed after the last of them. If the Ceph pool
-    cannot be used, do nothing."""
+    removed from this host. A base image that servers still use is removed with the last of these servers. If the Ceph
+    pool cannot be used, do nothing."""
     if root_pool.type_of(host, host.settings.root_pool) == RBD:
         with suppress(MagnetarError):
             host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).remove_base(BASE + digest)
@@ -230,9 +230,8 @@ def _digests(host: LocalHost) -> set[str]:
 
 # Other hosts ------------------------------------------------------------------------------------------------------
 def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
-    """Return ``{"pool": name, "images": [RBD image name, …]}`` for the server's disks *files*, which the target host of
-    a migration needs. The pool is ``None`` if the server has no disks.
-    """
+    """Return where the target host of a migration finds the server's disks *files*: ``{"pool": name, "images": [RBD
+    image name, …]}``. The pool is ``None`` if the server has no disks."""
     place = server_folder(host, document.id)
     note = document.state.get(NOTE) or {}
     return {"pool": note.get("name"), "images": [_name(document, file) for file in files if (place / file).exists()]}
@@ -256,8 +255,8 @@ def check_rbd_target(host: LocalHost, described: Fields) -> None:
 
 
 def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
-    """Return the names of server disks in the Ceph pool for new disks that belong to none of *servers*; empty if the
-    pool cannot be used. *servers*: triples (uuid, desired fields ``want``, ``state``)."""
+    """Return the names of those server disks in the Ceph pool for new disks that belong to none of *servers*; empty if
+    the pool cannot be used. *servers*: triples (uuid, desired fields ``want``, ``state``)."""
     known_marks = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if uses_rbd_images(want)
                    and NOTE in state}
     with suppress(MagnetarError):  # a stopped pool lists nothing
