@@ -44,8 +44,9 @@ def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str,
 
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Check the changed fields *desired* of the server *id*. Raises ``InvalidField`` if a server with encrypted memory
-    would be suspended, and ``Conflict`` if the host has no free encryption key. *old*: the fields before the change."""
+    """Check the changed fields *desired* of the server *id*. Raises ``InvalidField`` if *desired* would suspend a
+    server with encrypted memory, and ``Conflict`` if the host has no free encryption key. *old*: the fields before the
+    change."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)

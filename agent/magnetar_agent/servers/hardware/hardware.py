@@ -110,7 +110,7 @@ def _check_host(host: LocalHost, desired: Fields) -> None:
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
     """Raise ``InvalidField`` if the CPU of guests of this *virt_type* (kvm or qemu) lacks traits that *hardware*
-    requires, and ``Conflict`` if none of the CPU models in the agent's settings has all of them."""
+    requires, and ``Conflict`` if none of the CPU models in the agent's settings has all of these traits."""
     required_traits = hardware.get(CPU_TRAITS)
     if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
@@ -120,8 +120,9 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Set the NIC model of the server's hardware on each NIC in *desired* that has the default model (virtio) or the
-    previous hardware's model. *desired*, *old*: the server's fields after and before the change."""
+    """Give each NIC in *desired* the NIC model of the server's new hardware, unless the NIC has a model of its own:
+    neither the default (virtio) nor that of the previous hardware. *desired*, *old*: the server's fields after and
+    before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):

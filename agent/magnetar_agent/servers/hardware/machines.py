@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
     """Set ``machine`` in *desired* to a versioned machine type that this host's QEMU has, such as pc-q35-8.2.
-    *desired*: the server's new fields. *old*: its fields before the change, whose version stays if the machine type is
-    the same. Raises ``InvalidField`` for a machine type that QEMU lacks."""
+    *desired*: the server's new fields. *old*: the server's fields before the change; if the machine type is unchanged,
+    the version in *old* stays. Raises ``InvalidField`` for a machine type that QEMU lacks."""
     if old and machines.is_same_machine(desired["machine"], old["machine"]):
         desired["machine"] = old["machine"]
         return
@@ -83,7 +83,7 @@ def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor)
 
 def record_machine_versions(host: LocalHost, domains: Mapping[str, Domain]) -> None:
     """Store the versioned machine type in the documents of servers that lack it because an older agent created them.
-    *domains*: libvirt's domains by server uuid, which have the version."""
+    *domains*: the libvirt domains by server uuid; their definitions contain the version."""
     for server in host.documents.peek("server"):
         domain = domains.get(server.id)
         if machines.is_versioned(server.want.get("machine", "")) or domain is None or not domain.owned:

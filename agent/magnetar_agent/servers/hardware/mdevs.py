@@ -93,7 +93,7 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_device: Mapping[str, str] | None = None) -> dict[str,
                                                                          str]:
     """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
-    they request none. The parent of *current_device* is preferred, then a parent near the server's NUMA cells. The
+    they request none. The parent of *current_device* is preferred, then a parent on one of the server's NUMA cells. The
     caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written.
     Raises ``Conflict`` if none is free."""
     if not requests_vgpu(want):
@@ -116,7 +116,7 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
 def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose the vGPU for the changed server *id* and store it in its new fields *desired*, in which hardware and
     placement are already set. *old*: the fields before the change. Raises ``Conflict`` if no vGPU is free, and
-    ``InvalidField`` if the server would be suspended, which a vGPU does not allow."""
+    ``InvalidField`` if *desired* would suspend the server, which a vGPU does not allow."""
     if requests_vgpu(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has a virtual GPU, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)

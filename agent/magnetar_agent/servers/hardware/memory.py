@@ -25,7 +25,7 @@ def guest_memory_total(host: LocalHost) -> int:
 
 def check_file_memory(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     """Raise ``Conflict`` if the memory in the setting ``file_backed_memory`` is not enough for the server *id* with the
-    desired fields *want* and all other servers, including those that are off. The caller must hold the lock
+    desired fields *want* together with all other servers, including servers that are off. The caller must hold the lock
     ``CHOICES``, which allows one choice at a time on the host, until the document is written."""
     most = host.settings.file_backed_memory
     if not most:

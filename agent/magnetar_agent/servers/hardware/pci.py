@@ -106,8 +106,8 @@ def are_by_name(want: Mapping[str, Any]) -> bool:
 
 
 def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Return the PCI devices that a server requests as triples: the alias, or the MAC of the NIC; the alias or physical
-    network that a device must have; the number of devices."""
+    """Return the server's requests for PCI devices as triples: the name of the request (an alias, or the MAC of a NIC),
+    the alias or physical network that a suitable device has, and the number of devices."""
     return [*((alias, alias, count) for alias, count in sorted(requested_aliases(want).items())),
             *sorted((nic["mac"], nic_devices_name(nic), 1) for nic in device_nics(want))]
 
@@ -145,7 +145,7 @@ def _taken(device: PciDevice, held_addresses: Container[str]) -> bool:
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
     """Return the host's fields ``pci_devices`` (numbers of all and of free devices by alias) and ``pci_pools`` (the
-    same numbers by group of similar devices). One-time devices that are used up are not counted."""
+    same numbers by group of similar devices). Devices with ``one_time_use`` that were used are not counted."""
     aliases = host.settings.pci_alias
     pci_devices = pci_devices if aliases or any(device.nic_names for device in pci_devices) else ()
     held_addresses, used, places = (held_pci_addresses(host), _used(host),
@@ -172,8 +172,8 @@ def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, An
 
 def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapping[int, str]) -> list[dict[str, Any]]:
     """Return the Placement resource providers for *pci_devices*: one for each device, but one for all virtual functions
-    of a card. A one-time device counts as reserved after its first use. *above*: ``{NUMA cell: name of its resource
-    provider}``, the parent providers."""
+    of a card. A device with ``one_time_use`` counts as reserved after its first use. *above*: ``{NUMA cell: name of its
+    resource provider}``, the parent providers."""
     used = _used(host)
     by_address = {device.address: device for device in pci_devices}
     by_provider: dict[str, dict[str, Any]] = {}
@@ -203,8 +203,8 @@ def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 
 def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
-    """Return ``{NUMA cell: weight}``: the host's NUMA cells near free PCI devices that the server *id* with the desired
-    fields *want* needs have a higher weight. Used to place the server near its devices."""
+    """Return ``{NUMA cell: weight}``, to place the server *id* near its PCI devices: a cell of the host has a higher
+    weight if it has free devices that the desired fields *want* request."""
     if not host.settings.pci_device_spec or placement.placement_needs(want) is None:
         return {}
     taken = held_pci_addresses(host, id) | _used(host)
@@ -253,10 +253,10 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str],
                      current_devices: Mapping[str, str]) -> list[list[str]]:
-    """Reduce the candidates so that requests get the PCI devices that they already have in *current_devices*
-    (``{address: alias or MAC}``). *units*: for each requested device, the addresses of suitable devices. *of*: for each
-    requested device, its alias or MAC. Returns *units* in which such a device is the only candidate of its request and
-    removed from all other requests."""
+    """Return *units* without the candidates that would take away from a request the PCI device that it already has in
+    *current_devices* (``{address: alias or MAC}``): such a device is the only candidate of its request, and is removed
+    from all other requests. *units*: for each requested device, the addresses of suitable devices. *of*: for each
+    requested device, its alias or MAC."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if current_devices.get(address) == holder])
@@ -289,7 +289,7 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose the PCI devices for the changed server *id* and store them in its new fields *desired*, in which hardware
     and placement are already set. *old*: the fields before the change. Raises ``Conflict`` if too few devices are free,
-    and ``InvalidField`` if the server would be suspended with PCI devices other than NICs."""
+    and ``InvalidField`` if *desired* would suspend a server that has PCI devices other than NICs."""
     had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
     desired.pop(FIELD, None)
     desired.pop(BEFORE, None)
@@ -335,8 +335,9 @@ def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Before the server's domain is defined or started, release PCI devices that it no longer uses and replace devices
-    that no longer exist. *keep*: writes the document to disk. Raises ``Conflict`` if too few devices are free."""
+    """Before the server's domain is defined or started, release PCI devices that the server no longer uses, and replace
+    assigned devices that no longer exist. *keep*: writes the document to disk. Raises ``Conflict`` if too few devices
+    are free."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not needed_pci_devices(want):
         return
@@ -374,8 +375,8 @@ def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> Non
 
 
 def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
-    """Store on disk that the one-time devices in *made* (``{PCI address: alias or MAC}``) are used. Called before the
-    guest gets them."""
+    """Store on disk that the devices with ``one_time_use`` in *made* (``{PCI address: alias or MAC}``) are used. Called
+    before the guest gets them."""
     for device in assignable_devices(host) if made else ():
         if device.once and device.address in made:
             folder = host.settings.state_dir / USED

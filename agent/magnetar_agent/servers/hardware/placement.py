@@ -50,9 +50,10 @@ REDEFINE = "redefine"
 
 # What the host has --------------------------------------------------------------------------------------------------
 def divide_host_cells(host: LocalHost) -> list[HostCell]:
-    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. If neither setting is set, all
-    CPUs are shared; if only ``cpu_dedicated_set`` is set, no CPUs are shared, as in Nova. The cells' memory does not
-    include huge pages. With the setting ``file_backed_memory``, the cells have no huge pages."""
+    """Return the host's NUMA cells, with their CPUs divided by the settings ``cpu_dedicated_set`` and
+    ``cpu_shared_set``. If neither is set, all CPUs are shared; if only ``cpu_dedicated_set`` is set, no CPUs are
+    shared, as in Nova. The cells' memory does not include huge pages. With the setting ``file_backed_memory``, the
+    cells have no huge pages."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     divided, near = [], near_networks(host)
@@ -69,15 +70,15 @@ def divide_host_cells(host: LocalHost) -> list[HostCell]:
 
 
 def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
-    """Return ``{network: NUMA cells}``: the cells near the network cards of each physical network and of the network
-    for tunnels between hosts. From the settings."""
+    """Return ``{network: NUMA cells}``: the cells to which the network cards of each physical network, and of the
+    network for tunnels between hosts, are attached according to the settings."""
     tunnels = host.settings.tunnel_numa_nodes
     return {**host.settings.physical_network_numa_nodes, **({TUNNELS: tunnels} if tunnels else {})}
 
 
 def requested_networks(want: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the networks whose cards should be near the NUMA cells of a server with the desired fields *want*: for
-    each NIC its ``network_affinity`` from the cloud, otherwise its physical network or bridge."""
+    """Return the networks whose cards should be attached to the NUMA cells of a server with the desired fields *want*:
+    for each NIC its ``network_affinity`` from the control plane, otherwise its physical network or bridge."""
     names = (nic.get("network_affinity") or nic.get("physical_network") or nic.get("bridge")
              for nic in want.get("networks") or ())
     return tuple(sorted({name for name in names if name}))
@@ -181,10 +182,10 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
 
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, cell_weights: Mapping[int, int]) -> None:
-    """Set the placement (CPUs, memory and pages on NUMA cells) in *desired*, the new fields of the server *id*. If
-    *old*, the fields before the change, needs the same, its placement stays. Otherwise a new one is chosen, and the old
-    one stays reserved under ``before``. *cell_weights*: see ``choose_placement``. Raises ``Conflict`` if the host has
-    no room."""
+    """Set the placement (CPUs, memory and pages on NUMA cells) in *desired*, the new fields of the server *id*. If the
+    needs are the same as in *old*, the fields before the change, the placement stays. Otherwise a new one is chosen,
+    and the old placement stays reserved under ``before``. *cell_weights*: see ``choose_placement``. Raises ``Conflict``
+    if the host has no room."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):

@@ -53,8 +53,8 @@ def is_users(want: Fields) -> bool:
 
 
 def check_tpm_secret(desired: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if the new fields *desired* require that a cloud stores the TPM's secret, and the server
-    is not in a cloud that sends the secret. *document*: the existing server; ``None`` for a new one."""
+    """Raise ``InvalidField`` if the new fields *desired* require that a cloud's key manager stores the TPM's secret,
+    but no cloud sends the secret for this server. *document*: the existing server; ``None`` for a new one."""
     if is_away(desired) and not desired.get(GIVEN) and not (
             document and (CLOUD in document.state or tpm_security(document.want) == tpm_security(desired))):
         raise InvalidField(f"hardware.{SECURITY}",
@@ -79,7 +79,7 @@ def keep_secret(task: Task) -> None:
 
 def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | None) -> str | None:
     """Return the decrypted secret of the server's TPM, needed to start the guest; ``None`` for a guest without a TPM.
-    *cloud_secret*: the secret in the request, used if this host does not store it. Raises ``Conflict`` if it is
+    *cloud_secret*: the secret in the request, used if this host does not store it. Raises ``Conflict`` if the secret is
     missing."""
     if not tpm_security(document.want):
         return None
@@ -92,8 +92,8 @@ def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | Non
 
 
 def start_guest(host: LocalHost, document: Document, paused: bool = False, cloud_secret: str | None = None) -> None:
-    """Start the guest. libvirt gets the secret of its TPM and the keys of its encrypted disks and volumes; a copy of
-    the TPM that came with a migration is loaded first. *paused*: leave the guest's CPUs stopped. *cloud_secret*: the
+    """Start the guest. libvirt gets the secret of its TPM and the keys of its encrypted disks and volumes; a saved TPM
+    state that came with a migration is loaded first. *paused*: leave the guest's CPUs stopped. *cloud_secret*: the
     TPM's secret, if the cloud stores it."""
     opened = open_tpm_secret(host, document, cloud_secret)
     path = server_folder(host, document.id) / COPY
