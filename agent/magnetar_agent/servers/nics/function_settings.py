@@ -117,8 +117,8 @@ def _notes(host: LocalHost) -> dict[str, Path]:
 
 
 def _noted(note: Path) -> dict[str, str]:
-    """Return the default values ``{name: value}`` of the settings that are listed in the file *note*, which names a
-    virtual function's changed settings."""
+    """Return ``{name: default value}`` for each setting in the file *note*, which lists the changed settings of a
+    virtual function."""
     return {option: USUAL[option] for option in note.read_text().split() if option in USUAL}
 
 
@@ -133,9 +133,9 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
-    """Apply *settings* to the virtual function at the PCI *address*. *nic*, *server*: the NIC and the server's uuid
-    that it is for; empty to restore the defaults. Raises ``Conflict`` if the card has no network device, unless all
-    settings are defaults, which the driver sets again by itself."""
+    """Apply *settings* to the virtual function at the PCI *address*. *nic*: the NIC that uses the virtual function.
+    *server*: the uuid of the NIC's server. Both are empty to restore the defaults. Raises ``Conflict`` if the card has
+    no network device, unless all settings are defaults, which the driver sets again by itself."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)

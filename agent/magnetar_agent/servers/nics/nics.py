@@ -77,8 +77,8 @@ def release_source_nics(task: Task) -> None:
 
 
 def restore_nics(task: Task) -> None:
-    """Plug in the NICs again that were unplugged to suspend or migrate the guest, after this has failed. Errors are
-    ignored: the next change of the server plugs the NICs in."""
+    """Plug in the NICs again that were unplugged to suspend or migrate the guest, after the suspension or migration has
+    failed. Errors are ignored: the next change of the server plugs the NICs in."""
     if PULLED in task.document.state:
         with suppress(MagnetarError):
             plug(task, task.document.want["networks"])
@@ -137,7 +137,7 @@ def _missing(task: Task) -> list[Nic]:
 
 def _replug_nics(task: Task, former: Domain) -> set[str]:
     """Plug in the NICs of *former*, the guest's domain before a failed change, that the running guest lacks. Return the
-    PCI addresses of the host devices among the NICs that the guest had before this call."""
+    PCI addresses of the NICs that are host devices and were in the guest before this call."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()
     for nic in former.nics:
