@@ -323,7 +323,7 @@ class AgentSettings:
 
     @cached_property
     def servers_folder(self) -> str:
-        """Return the folder that contains one folder for each server, with its disks."""
+        """Return the folder that contains, for each server, a folder with the server's disks."""
         return str(self.instances_path or self.state_dir / "servers")
 
     @property

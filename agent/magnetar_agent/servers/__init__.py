@@ -31,13 +31,13 @@ def server_folder(host: LocalHost, id: str) -> Path:
 
 @lru_cache(maxsize=256)
 def _folder(path: str) -> Path:
-    """Return *path* as a ``Path``, from a cache: creating a ``Path`` is slow, and each step of a server needs it."""
+    """Return *path* as a ``Path``, from a cache: creating a ``Path`` is slow, and each step of a server needs one."""
     return Path(path)
 
 
 def server_path(host: LocalHost, id: str, *names: str) -> str:
-    """Return the path of the server's folder as text, or with *names* a path in it. It is faster than a ``Path``: lists
-    of servers need the paths of all servers."""
+    """Return the path of the server's folder as text, or with *names* a path in it. Text is faster than a ``Path``:
+    lists of servers need the paths of all servers."""
     return os.path.join(host.settings.servers_folder, id, *names)  # noqa: PTH118
 
 

@@ -68,7 +68,7 @@ class EventCall:
 
 def reboot_guest(call: EventCall) -> Fields:
     """Reboot the guest, as Nova does. A soft reboot needs a running guest, and becomes a hard reboot if the guest does
-    not reboot in time. A hard reboot works in every state. Return no further fields of the answer (``{}``)."""
+    not reboot in time. A hard reboot works in every state. Return ``{}``: no additional fields for the API response."""
     host, document, state = call.host, call.document, call.state()
     if adopted.is_adopted(document):
         adopted.check_reboot(host, document)
@@ -119,21 +119,21 @@ def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation:
 
 
 class HostCreateImageArgs(CreateImageArgs):
-    """The arguments of the action ``create_image``, including arguments that only a cloud sends."""
+    """The arguments of the action ``create_image``, including arguments that only the control plane sends."""
 
     secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
                         "its encrypted root disk is encrypted with that.", default=None)
 
 
 class HostRebootArgs(RebootArgs):
-    """The arguments of the action ``reboot``, including arguments that only a cloud sends."""
+    """The arguments of the action ``reboot``, including arguments that only the control plane sends."""
 
     tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
 
 
 class HostRebuildArgs(RebuildArgs):
-    """The arguments of the action ``rebuild``, including arguments that only a cloud sends: new guest data, hardware
-    and machine type."""
+    """The arguments of the action ``rebuild``, including arguments that only the control plane sends: new guest data,
+    hardware and machine type."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     guest_data = Field(Server.field("guest_data").value, Server.field("guest_data").doc, secret=True)
@@ -150,8 +150,8 @@ class HostRebuildArgs(RebuildArgs):
 
 def rebuild_root_disk(call: EventCall) -> Fields:
     """Recreate the root disk from an image (Nova's rebuild). A state field of the document with the request id lets the
-    agent finish the rebuild after a crash, and recognise a repeated request. Return the field ``warnings`` of the
-    answer, or ``{}``."""
+    agent finish the rebuild after a crash, and recognise a repeated request. Return the field ``warnings`` for the API
+    response, or ``{}``."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
@@ -175,14 +175,14 @@ def rebuild_root_disk(call: EventCall) -> Fields:
 
 
 def image_root_disk(call: EventCall) -> Fields:
-    """Create an image from the root disk (Nova's createImage). Return the further fields of the answer, from
+    """Create an image from the root disk (Nova's createImage). Return additional fields for the API response, from
     ``snapshot.create_snapshot_image``."""
     return snapshot.create_snapshot_image(call.host, call.document, call.args, call.operation, call.request)
 
 
 def inject_crash_dump(call: EventCall) -> Fields:
-    """Inject an NMI into the guest (Nova's trigger_crash_dump). Return no further fields of the answer (``{}``). Raises
-    ``Conflict`` unless the server is running or paused."""
+    """Inject an NMI into the guest (Nova's trigger_crash_dump). Return ``{}``: no additional fields for the API
+    response. Raises ``Conflict`` unless the server is running or paused."""
     state = call.state()
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
@@ -203,7 +203,7 @@ class ChangePasswordArgs(Kind):
 def change_guest_password(call: EventCall) -> Fields:
     """Have the guest agent set a password (Nova's changePassword). The password is not stored. It replaces a password
     that still waits for the guest agent. The server's lock is not held meanwhile, so a guest that does not answer
-    blocks no other calls. Return no further fields of the answer (``{}``)."""
+    blocks no other calls. Return ``{}``: no additional fields for the API response."""
     user, password = call.args["user"], call.args["password"]
     with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
@@ -212,29 +212,30 @@ def change_guest_password(call: EventCall) -> Fields:
 
 def clear_password(call: EventCall) -> Fields:
     """Remove the password that the guest posted to the metadata service (Nova's DELETE of os-server-password). The
-    guest is not changed. Return no further fields of the answer (``{}``)."""
+    guest is not changed. Return ``{}``: no additional fields for the API response."""
     password.clear_posted_password(call.host, call.document)
     return {}
 
 
 def attach_share_folder(call: EventCall) -> Fields:
     """Attach a share (shared folder) to a stopped server, as Nova does. The guest can mount it after its next start.
-    Return ``path``, the folder on the host, as a further field of the answer."""
+    Return ``path``, the folder on the host, as an additional field for the API response."""
     path = shares.check_attachable(call.host, call.args["share"])
     _change_shares(call, call.args["share"])
     return {"path": str(path)}
 
 
 def detach_share_folder(call: EventCall) -> Fields:
-    """Detach a share (shared folder) from a stopped server, as Nova does. Return no further fields of the answer
-    (``{}``)."""
+    """Detach a share (shared folder) from a stopped server, as Nova does. Return ``{}``: no additional fields for the
+    API response."""
     _change_shares(call, None)
     return {}
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Add *share* (name of a share; ``None``: remove the share) for the mount tag in the arguments to the server's
-    document. If the server is stopped, also update its domain definition and config drive. May be repeated."""
+    """Record in the server's document that *share* (its name) is attached under the mount tag in the arguments;
+    ``None``: that no share is. If the server is stopped, also update its domain definition and config drive. May be
+    repeated."""
     host, document, state = call.host, call.document, call.state()
     shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)
@@ -247,7 +248,7 @@ def _change_shares(call: EventCall, share: str | None) -> None:
 
 
 class TellGuestArgs(Kind):
-    """The arguments of the action ``tell_guest``, with which a cloud changes a server's metadata."""
+    """The arguments of the action ``tell_guest``, with which the control plane changes a server's metadata."""
 
     revision = Field(Integer(0, 2**53), "Counts the changes: what is older than what is known changes nothing.",
                      required=True)
@@ -257,9 +258,9 @@ class TellGuestArgs(Kind):
 
 
 def tell_guest(call: EventCall) -> Fields:
-    """Store new metadata from the cloud, such as a new server name. The metadata service returns it from now on; the
-    config drive is not changed. A request whose revision is not newer than the stored one changes nothing. Return no
-    further fields of the answer (``{}``)."""
+    """Store new metadata from the control plane, such as a new server name. The metadata service returns it from now
+    on; the config drive is not changed. A request whose revision is not newer than the stored one changes nothing.
+    Return ``{}``: no additional fields for the API response."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:
         document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])
@@ -276,7 +277,7 @@ class ChangeMachineArgs(Kind):
 
 def change_machine(call: EventCall) -> Fields:
     """Change the machine type of a stopped server, although it is a fixed field. The caller has checked that the new
-    type is suitable. The disks are not changed. Return no further fields of the answer (``{}``)."""
+    type is suitable. The disks are not changed. Return ``{}``: no additional fields for the API response."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}
@@ -288,7 +289,7 @@ class KeepDisksArgs(Kind):
 
 def keep_adopted_disks(call: EventCall) -> Fields:
     """Make this host the permanent owner of the disks of a server that was evacuated to it (``disk_owner.keep_disks``).
-    May be repeated. Return no further fields of the answer (``{}``)."""
+    May be repeated. Return ``{}``: no additional fields for the API response."""
     disk_owner.keep_disks(call.host, call.document)
     return {}
 
@@ -303,11 +304,11 @@ def _always(_args: Fields) -> bool:
 
 @dataclass(frozen=True)
 class EventAction:
-    """An action of a server, such as reboot. *rule*: declares its arguments. *act*: performs it and returns further
-    fields of the answer.
+    """An action of a server, such as reboot. *rule*: declares its arguments. *act*: performs it and returns additional
+    fields for the API response.
 
-    *again*: returns whether a call with these arguments may be repeated after a crash. *lock*: the kind of the lock on
-    the server that the caller holds meanwhile: ``server``, or another one if the action takes the server's lock itself
+    *again*: returns whether a call with these arguments may be repeated after a crash. *lock*: which lock on the server
+    the caller holds during the action: ``server``, or another one if the action itself takes the lock ``server`` only
     when it needs it.
     """
 

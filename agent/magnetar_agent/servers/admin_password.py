@@ -82,7 +82,7 @@ def note_admin_password(document: Document) -> None:
 
 
 def forget_admin_password(document: Document) -> bool:
-    """Remove the password that waits for the guest agent from the document, because another password or a new disk
+    """Remove from the document the password that waits for the guest agent, because another password or a new disk
     replaces it. Return whether there was one; then the caller must write *document*."""
     return document.state.pop(NOTE, None) is not None
 
@@ -116,9 +116,9 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _resolve_aside_password(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Drop the waiting password *note* (a value of the state field ``admin_pass``), which was set aside, if another
-    password was *set_instead*; otherwise let it wait for the guest agent again. Nothing is changed while the server
-    migrates."""
+    """End what ``override_admin_password`` began: if another password was set (*set_instead*), drop *note*, the waiting
+    password that was set aside (a value of the state field ``admin_pass``); otherwise let *note* wait for the guest
+    agent again. Nothing is changed while the server migrates."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:

@@ -75,8 +75,8 @@ def build_guest(host: LocalHost, document: Document) -> Guest:
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
     """Write the config drive, which contains the admin password, to the file *name* in the server's folder. Afterwards,
-    move the password in *document* to the state field from which it is set through the guest agent. *flushed*: whether
-    to flush the file to storage."""
+    move the password in *document* to the state field ``admin_pass``, from which the guest agent gets it later.
+    *flushed*: whether to flush the file to storage."""
     path = server_folder(host, document.id) / name
     vfat = disk_layout.config_drive_filesystem(host, document) == "vfat"
     make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso
@@ -86,8 +86,8 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
 
 
 def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
-    """Return the keyword arguments of ``Guest`` whose values come from the cloud (project, flavor, hostname, keys, …).
-    For a server without a cloud, the values come from this host."""
+    """Return the keyword arguments of ``Guest`` whose values come from the control plane (project, flavor, hostname,
+    keys, …). For a server that does not belong to a control plane, the values come from this host."""
     want, cloud_data = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
     static = _vendor_data(host) if cloud_data is None else vendor.get("static") or {}
@@ -103,7 +103,7 @@ def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
 
 
 def guest_keys(host: LocalHost, document: Document) -> tuple[Key, ...]:
-    """Return the public SSH keys of the server, under the names that the cloud or this host gives them."""
+    """Return the public SSH keys of the server, under the names that the control plane or this host gives them."""
     cloud_data = document.want.get("guest_data")
     if cloud_data is not None:
         return tuple(Key(**key) for key in cloud_data["keys"])
@@ -146,7 +146,7 @@ def _nic(host: LocalHost, want: Fields, nic: Fields) -> GuestNic:
 
 def _addressed(host: LocalHost, nic: Fields, nic_data: Fields) -> dict[str, Any]:
     """Return addresses, name servers and routes of *nic* as keyword arguments of ``GuestNic``. *nic*: a NIC, or a VLAN
-    on a NIC. *nic_data*: the cloud's data about it."""
+    on a NIC. *nic_data*: the control plane's data about the NIC."""
     return {"address": addresses.for_config_drive(host, nic), "dns": tuple(nic_data.get("dns_nameservers", ())),
             "routes": tuple((route["destination"], route["nexthop"]) for route in nic_data.get("host_routes", ())),
             "ipv6": tuple(_address6(ipv6) for ipv6 in nic_data.get("ipv6", ()))}

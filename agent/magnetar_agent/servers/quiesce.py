@@ -36,9 +36,8 @@ FOLDER = "frozen"
 @contextmanager
 def quiesced_guest(host: LocalHost, server: Document | None) -> Iterator[bool]:
     """Freeze the file systems of the *server* during the ``with`` block, and yield whether they are frozen. A guest
-    that is paused or has no guest agent cannot be frozen: raises ``Conflict`` if its hardware has ``require_quiesce``.
-    *server*: ``None`` to freeze nothing.
-    """
+    that is paused or has no guest agent cannot be frozen; in this case ``Conflict`` is raised if the server's hardware
+    has ``require_quiesce``. *server*: ``None`` to freeze nothing."""
     if server is None:
         yield False
         return

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
-    """Return the uuid of the image from which a rebuild creates the root disk if this host lacks the image's content;
-    otherwise ``None``.
-    """
+    """If a rebuild must create the root disk from an image whose content this host lacks, return the image's uuid;
+    otherwise ``None``."""
     image, root = document.want["image"], root_block_device(document.want)
     if root is not None:
         return root["uuid"] if root["source_type"] == "image" and not image_links.is_complete(
@@ -84,7 +83,8 @@ def reimage(task: Task) -> None:
 
 
 def rebuilt(task: Task) -> None:
-    """Record in the server's document that the rebuild is complete. From now on its disks contain data of the guest."""
+    """Record in the server's document that the rebuild is complete. From now on the server's disks contain data of the
+    guest."""
     done = task.document.state.pop("rebuild", None)
     if done:
         task.document.state["rebuilt"] = done["request"]

@@ -39,8 +39,8 @@ DRIVE = PREFIX + "config.iso"
 
 def complete_rescue(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
     """Return the requested rescue as ``{"image": uuid, …}``, by default with the server's own image; ``None`` if no
-    rescue is requested. *document*: the existing server; ``None`` for a new one. If it is already rescued, its rescue
-    image may have been removed meanwhile."""
+    rescue is requested. *document*: the existing server; ``None`` for a new one. If this server is already rescued, its
+    rescue image may have been removed meanwhile."""
     requested: Fields | None = want.get("rescue")
     recorded: Fields | None = document.want.get("rescue") if document else None
     if requested is None or requested == recorded:
@@ -125,8 +125,8 @@ def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     """Return the observed state of the server's rescue: *rescue*, image and device of the existing rescue disk or
-    ``None``; *rescue_left*, whether the document still lists a rescue disk; *rescue_drive*, whether its config drive
-    must still be written; *rescued*, whether the *domain* boots from the rescue disk."""
+    ``None``; *rescue_left*, whether the document still lists a rescue disk; *rescue_drive*, whether the rescue's config
+    drive must still be written; *rescued*, whether the *domain* boots from the rescue disk."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()
@@ -201,9 +201,9 @@ def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
-    """Return a device name for an additional rescue disk on the *bus*, which sorts after all other disks of this bus:
-    libvirt sorts disks by name, so the guest's other disks keep their positions. Raises ``Conflict`` if IDE has no free
-    name."""
+    """Return a device name on the *bus* for an additional rescue disk. The name sorts after the names of all other
+    disks of this bus: libvirt sorts disks by name, so the guest's other disks keep their positions. Raises ``Conflict``
+    if IDE has no free name."""
     if bus == "fdc":
         return "fda"
     if bus == "ide":

@@ -107,9 +107,9 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 def _image(host: LocalHost, reference: str | None, document: Document | None, kept: bool) -> Document | None:
     """Return the document of the image with the name or uuid *reference*; ``None`` if *reference* is ``None``. If the
-    image of the existing server *document* was removed, return ``None`` for its uuid, and a substitute
-    (``_removed_image``) for its name. *kept*: the server already has disks, so the image may be missing on this host.
-    """
+    image of the existing server *document* was removed, return ``None`` if *reference* is that image's uuid, and a
+    substitute (``_removed_image``) if it is that image's name. *kept*: the server already has disks, so the image may
+    be missing on this host."""
     if reference is None:
         return None
     if kept and document is None:
@@ -267,9 +267,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fie
 
 
 def nic_plug(nic: Fields, field: str) -> Plug:
-    """Return what *nic* is connected to, as a tuple (network, bridge, OVN port, host devices) of names with ``None``
-    for unset ones. Raises ``InvalidField`` naming *field* unless exactly one is set, or both port and devices for a NIC
-    whose card forwards packets for OVN."""
+    """Return what *nic* is connected to, as a tuple (network, bridge, OVN port, host devices) of names, with ``None``
+    for those that are not set. Raises ``InvalidField`` naming *field* unless exactly one of the four is set. Port and
+    devices may be set together, for a NIC whose card forwards packets for OVN."""
     devices = nic_devices_name(nic) if nic.get("physical_network") else None
     places = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(place is not None for place in places) != 1 and not virtual_functions.is_forwarded(nic):
@@ -315,8 +315,8 @@ def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
 
 
 def _draw_mac(host: LocalHost, drawn: set[str]) -> str:
-    """Return a random MAC with QEMU's prefix 52:54:00 that neither a server on this host nor *drawn* (the MACs of the
-    same request) has."""
+    """Return a random MAC with QEMU's prefix 52:54:00 that no server on this host has and that is not in *drawn*, the
+    other MACs of this request."""
     while True:
         mac = "52:54:00:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
         if mac not in drawn and not mac_owner(host, mac):

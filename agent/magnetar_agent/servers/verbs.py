@@ -138,8 +138,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """Move the admin password in the document to the state field from which it is set through the guest agent. Called
-    when the config drive has been written or there is none."""
+    """Move the admin password in the document to the state field ``admin_pass``, from which the guest agent gets it
+    later. Called when the config drive has been written or there is none."""
     admin_password.note_admin_password(task.document)
     task.note()
 
@@ -191,7 +191,7 @@ def start_paused(task: Task) -> None:
 
 def prepare_for_start(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """Assign the host's CPUs, memory pages and devices to the server before QEMU starts, replacing those that no longer
-    exist. Defines the domain again if this changes it. *keep*: writes the document to disk."""
+    exist. Defines the domain again if this changes the domain. *keep*: writes the document to disk."""
     _choose(host, document, keep)
     function_settings.apply_function_settings(host, document)
     if placement.REDEFINE in document.state or pci.are_by_name(document.want):
@@ -217,8 +217,8 @@ def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> No
 
 
 def _check_free(task: Task) -> None:
-    """Raise ``Conflict`` if the server must wait for its cloud's permission to start, because the cloud may have
-    evacuated it while this host was down."""
+    """Raise ``Conflict`` if the server must wait for the control plane's permission to start, because the control plane
+    may have evacuated the server while this host was down."""
     if task.document.state.get(HELD):
         raise Conflict(f"Server {task.document.name!r} belongs to a cloud, which may have evacuated it before this "
                        "host was booted. Its cloud starts it, or removes it, as soon as one of its conductors "
@@ -281,8 +281,8 @@ def destroy(task: Task) -> None:
 
 
 def undefine(task: Task) -> None:
-    """Remove the domain from libvirt. The file with its UEFI variables is not removed if another host may use the
-    server's folder."""
+    """Remove the domain from libvirt. The file with the guest's UEFI variables is not removed if another host may use
+    the server's folder."""
     _undefine(task.host, task.document)
 
 
