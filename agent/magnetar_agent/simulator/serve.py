@@ -96,8 +96,8 @@ def _state_folder(folder: Path | None) -> Iterator[Path]:
 
 async def serve_simulation(options: SimulationOptions, settings: AgentSettings, state: Path,
                            begin: Callable[[Simulation, Callable[[], None]], None]) -> None:
-    """Serve the simulated hosts. *state*: folder for their files. *begin*: called before the first connection with the
-    simulation and a function that stops it."""
+    """Serve the simulated hosts. *state*: folder for their files. *begin*: called before the hosts accept connections;
+    its arguments are the simulation and a function that stops it."""
     raise_file_limit()
     addresses = name_hosts(options)
     files = make_certificates(state / "certificates", addresses.values()) if options.port else None
