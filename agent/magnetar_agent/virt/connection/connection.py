@@ -106,7 +106,7 @@ class Connection:
     @property
     def generation(self) -> Any:
         """Return the open ``virConnect``; ``None`` while there is no connection. Each reconnection creates a new
-        object, so callers can detect it."""
+        object, so callers can detect the reconnection."""
         return self._conn
 
     def wait_until_open(self, seconds: float) -> bool:

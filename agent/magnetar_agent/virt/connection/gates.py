@@ -116,9 +116,8 @@ class Gates:
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the call in progress to *owner* that a new call of this *kind* has to wait for; ``None`` if it can
-        start.
-        """
+        """Return the call in progress to *owner* that a new call of this *kind* has to wait for; ``None`` if the new
+        call can start."""
         if kind == END:
             return self._turns.get((owner, END))
         turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}

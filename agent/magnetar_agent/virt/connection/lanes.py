@@ -38,8 +38,8 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Return whether the slot counts towards the limit of calls to all guests: its call depends on a guest, or
-        hangs in any lane except storage."""
+        """Return whether the slot counts towards the limit of calls to all guests: its call is in a lane for guests, or
+        hangs in any other lane except storage."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 
@@ -86,8 +86,9 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. For calls that
-        depend on neither guest nor storage, do this only while more than one slot of the limit for guests is free."""
+        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. A hanging call
+        that depends on neither guest nor storage then counts towards the limit for guests, so it is marked only while
+        more than one slot of this limit is free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:

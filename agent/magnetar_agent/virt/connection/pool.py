@@ -162,8 +162,9 @@ class ConnectionPool:
     def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
         """Call *function*, which depends on the storage of *pool*, with a ``virConnect``, and return its result.
-        *purpose*: see ``call``. *changes*: allow a longer time. *wipes*: the call erases content; it has no time limit,
-        and other calls to the pool may run meanwhile. Raises ``StorageSilent`` if the storage does not respond."""
+        *purpose*: see ``call``. *changes*: the call changes the storage, and may take longer. *wipes*: the call erases
+        content; it has no time limit, and other calls to the pool may run meanwhile. Raises ``StorageSilent`` if the
+        storage does not respond."""
         call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
