@@ -36,7 +36,7 @@ _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
 class Disks:
-    """The methods of ``LocalHypervisor`` for disk files. They do not use libvirt."""
+    """The methods of ``LocalHypervisor`` for disk files. These methods do not use libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
         """Return format, size and backing file from the header of the disk file *path*, which may be in use; ``None``

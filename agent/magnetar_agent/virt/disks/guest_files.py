@@ -129,7 +129,7 @@ def mount_file_systems(guest: Any, partition: int) -> None:
 
 def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
     """Write the SSH key, metadata, password and files of *job* into the mounted disk. *guest*: a libguestfs handle.
-    Returns ``{part: reason}`` for the parts that could not be written."""
+    Returns ``{part: reason}`` for the parts (key, metadata, password, files) that could not be written."""
     failed = {}
     for name, writes in (("key", _key), ("metadata", _metadata), ("password", _password), ("files", _files)):
         if job[name]:
@@ -182,8 +182,8 @@ def _password(guest: Any, hashed: str) -> None:
 
 
 def replace_root_password(text: bytes, hashed: bytes) -> bytes:
-    """Return *text*, the content of /etc/shadow, with the password hash of root replaced by *hashed*. Raises
-    ``NotWritable`` if there is no user root."""
+    """Replace the password hash of root in *text*, the content of /etc/shadow, by *hashed*, and return the new text.
+    Raises ``NotWritable`` if there is no user root."""
     lines = text.split(b"\n")
     for number, line in enumerate(lines):
         fields = line.split(b":")

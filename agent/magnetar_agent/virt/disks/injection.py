@@ -64,7 +64,8 @@ class Injections:
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         """Write the SSH key, metadata, password and files in *injection* to the file systems on *disk*. Return ``{part:
-        reason}`` for the parts that could not be written. *kvm*: whether the libguestfs appliance may use KVM."""
+        reason}`` for the parts (key, metadata, password, files) that could not be written. *kvm*: whether the
+        libguestfs appliance may use KVM."""
         if disk.remote is not None:
             raise HypervisorError(f"Nothing is written into the disk {disk.path}: it is in Ceph, for whose key the "
                                   "program that does it has no right.")

@@ -90,8 +90,8 @@ class Exports:
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
         """Make the QEMU of the domain *uuid* reconnect to its NBD disk at *socket*, by reading from the disk. QEMU
-        reconnects only when a read or write comes, which then fails: libvirt 9.0 cannot set QEMU's option
-        reconnect-delay."""
+        reconnects only at the next read or write, which itself fails, so this must not be one of the guest's. libvirt
+        9.0 cannot set QEMU's option reconnect-delay, which would prevent the failure."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():

@@ -89,8 +89,8 @@ class RbdTools:
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
-        """Make the image *name* a base for clones: create its snapshot and protect it. If another host does the same
-        concurrently, this is not an error."""
+        """Make the image *name* a base for clones: create its snapshot and protect it. If another host creates or
+        protects the snapshot concurrently, this is not an error."""
         at = ("--image", name, "--snap", SNAPSHOT)
         for words, fine in ((("create", *at, "--no-progress"), _THERE), (("protect", *at), _DONE)):
             try:
@@ -154,8 +154,8 @@ class RbdTools:
         return free + int(pool["stats"].get("stored", pool["stats"]["bytes_used"])), free
 
     def identity(self) -> str:
-        """Return the uuid of the Ceph cluster (``ceph fsid``), a slash, and the name of the pool. It is equal on all
-        hosts that use the same pool."""
+        """Return the uuid of the Ceph cluster (``ceph fsid``), a slash, and the name of the pool. This text is equal on
+        all hosts that use the same pool."""
         return f"{self._run('ceph', 'read the uuid of the cluster', 'fsid').strip()}/{self.pool}"
 
     def _new(self, name: str, purpose: str, *words: str) -> None:
