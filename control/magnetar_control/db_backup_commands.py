@@ -6,12 +6,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField
 
 from . import settings_file as configuration
 from .command_parts import open_parts
+
+if TYPE_CHECKING:
+    from .settings import Settings
+    from .store.cloud_backup import CloudLocation
 
 
 def add_db_backup_commands(command: Any, actions: Any) -> None:
@@ -45,7 +49,7 @@ def run_db_backup(options: argparse.Namespace) -> int:
     from .store.cloud_backup import write_cloud_backup
 
     with open_parts(options) as parts:
-        backup = write_cloud_backup(parts.settings, parts.store, options.folder)
+        backup = write_cloud_backup(_location_of(parts.settings), parts.store, options.folder)
     for one in backup.databases:
         size = (backup.folder / one.file).stat().st_size
         print(f"{one.name}: {one.file}, {size / 2 ** 20:.1f} MiB, version {one.version}")
@@ -57,17 +61,26 @@ def run_db_restore(options: argparse.Namespace) -> int:
     """Run ``magnetar db restore``: restore or only check the backup in a folder, and return the exit status."""
     from .store.cloud_backup import check_restore, read_cloud_backup, restore_cloud_backup
 
-    settings, urls = configuration.load_settings(options.config), dict(map(_read_database_option, options.database))
+    location = _location_of(configuration.load_settings(options.config))
+    urls = dict(map(_read_database_option, options.database))
     backup = read_cloud_backup(options.folder)
     if options.check:
-        check_restore(settings, backup, urls, options.replace)
+        check_restore(location, backup, urls, options.replace)
         print(f"{options.folder} is complete: {', '.join(one.name for one in backup.databases)}, of release "
               f"{backup.release}, {backup.created_at[:19]} UTC.")
         return 0
-    for text in restore_cloud_backup(settings, backup, urls, options.replace):
+    for text in restore_cloud_backup(location, backup, urls, options.replace):
         print(f"restored {text}", flush=True)
     print("Start conductors and APIs, then run magnetar audit.", file=sys.stderr)
     return 0
+
+
+def _location_of(settings: Settings) -> CloudLocation:
+    """Return where *settings* put the cloud's databases and keys."""
+    from .store.cloud_backup import API_NAME, CloudLocation
+
+    return CloudLocation(settings.url(API_NAME), {"keys": settings.keys, "certificates": settings.certificates},
+                         settings.host_down_after)
 
 
 def _read_database_option(option: str) -> tuple[str, str]:

@@ -34,12 +34,8 @@ from .store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from magnetar_control.settings import Settings
-
 #: The file that lists the content of a backup, the version of its form, and the name of the API database in it.
 CATALOGUE, FORM, API_NAME = "backup.json", 1, "api"
-#: Folders of the embedded key manager in a backup, and the properties of the settings that name them.
-KEY_FOLDERS = {"keys": "keys", "certificates": "certificates"}
 
 
 class UnusableBackup(MagnetarError):
@@ -54,6 +50,17 @@ class RestoreRefused(MagnetarError):
 
     code = "restore-refused"
     status = 409
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudLocation:
+    """Where this machine's settings put a cloud. *api_url*: the URL of the API database. *key_folders*: the folders of
+    the embedded key manager, by their names in a backup. *down_after*: seconds without a heartbeat after which a
+    process counts as down."""
+
+    api_url: str
+    key_folders: Mapping[str, Path]
+    down_after: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +85,7 @@ class CloudBackup:
     files: Mapping[str, str]
 
 
-def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudBackup:
+def write_cloud_backup(location: CloudLocation, store: Store, folder: Path) -> CloudBackup:
     """Write a backup of the cloud to the new or empty *folder*. The cells are dumped before the API database. A server
     that is created meanwhile may therefore be missing in the dump of its cell; an audit after the restore reports such
     servers. Raises ``InvalidField`` for a folder with files, ``DumpFailed``, and ``SchemaMismatch`` for databases of
@@ -95,8 +102,7 @@ def write_cloud_backup(settings: Settings, store: Store, folder: Path) -> CloudB
             write_dump(database, folder / file)
             url = database.url.render_as_string(hide_password=False)
             dumped.append(DumpedDatabase(name, url, file, versions[name]))
-        for name, attribute in KEY_FOLDERS.items():
-            source = getattr(settings, attribute)
+        for name, source in location.key_folders.items():
             if source.is_dir():
                 shutil.copytree(source, folder / name)
         sums = {str(path.relative_to(folder)): _sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -171,16 +177,16 @@ def read_cloud_backup(folder: Path) -> CloudBackup:
     return backup
 
 
-def restore_cloud_backup(settings: Settings, backup: CloudBackup, urls: Mapping[str, str],
+def restore_cloud_backup(location: CloudLocation, backup: CloudBackup, urls: Mapping[str, str],
                          replace: bool) -> Iterator[str]:
     """Restore all databases and key files of *backup*; yield a text for each when it is restored. *urls*: URLs by
     database name, in place of the URLs in the backup. *replace*: whether to overwrite databases that have tables, and
     key files that have other content. Raises ``RestoreRefused`` and ``InvalidField`` before anything is changed, and
     ``DumpFailed``."""
-    check_restore(settings, backup, urls, replace)
-    _refuse_running(settings)
-    yield from _restore_key_files(settings, backup)
-    with _open_targets(settings, backup, urls) as targets:
+    check_restore(location, backup, urls, replace)
+    _refuse_running(location)
+    yield from _restore_key_files(location, backup)
+    with _open_targets(location, backup, urls) as targets:
         for one, database in targets:
             restore_dump(database, backup.folder / one.file)
             if one.name == API_NAME:
@@ -188,35 +194,35 @@ def restore_cloud_backup(settings: Settings, backup: CloudBackup, urls: Mapping[
             yield f"database {one.name}, of version {one.version}"
 
 
-def check_restore(settings: Settings, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
+def check_restore(location: CloudLocation, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
     """Check that a restore would overwrite nothing; *replace* skips this check. Changes nothing. Raises
     ``RestoreRefused``, or ``InvalidField`` if *urls* names a database that the backup does not have."""
     names = [one.name for one in backup.databases]
     if unknown := sorted(urls.keys() - set(names)):
         raise InvalidField("--database", f"names no database of the backup; it has {', '.join(names)}", unknown[0])
     if not replace:
-        with _open_targets(settings, backup, urls) as targets:
-            _refuse_existing(settings, backup, targets)
+        with _open_targets(location, backup, urls) as targets:
+            _refuse_existing(location, backup, targets)
 
 
 @contextlib.contextmanager
-def _open_targets(settings: Settings, backup: CloudBackup,
+def _open_targets(location: CloudLocation, backup: CloudBackup,
                   urls: Mapping[str, str]) -> Iterator[Sequence[tuple[DumpedDatabase, Database]]]:
     """Yield a list of (dumped database, the opened database to which it is restored), the API database last. *urls*:
     URLs by database name, in place of the URLs in the backup."""
     with contextlib.ExitStack() as stack:
         yield [(one, stack.enter_context(contextlib.closing(Database(
-            urls.get(one.name) or _target_url(settings, one), one.name))))
+            urls.get(one.name) or _target_url(location, one), one.name))))
             for one in sorted(backup.databases, key=lambda one: one.name == API_NAME)]
 
 
-def _target_url(settings: Settings, dumped: DumpedDatabase) -> str:
+def _target_url(location: CloudLocation, dumped: DumpedDatabase) -> str:
     """Return the default URL of the database to which *dumped* is restored: the URL in the backup, but for the API
-    database the URL in *settings*."""
-    return settings.url(API_NAME) if dumped.name == API_NAME else dumped.url
+    database the one in *location*."""
+    return location.api_url if dumped.name == API_NAME else dumped.url
 
 
-def _refuse_existing(settings: Settings, backup: CloudBackup,
+def _refuse_existing(location: CloudLocation, backup: CloudBackup,
                      targets: Sequence[tuple[DumpedDatabase, Database]]) -> None:
     """Raise ``RestoreRefused`` if a target has tables already, or if a key file exists with other content than in the
     backup."""
@@ -225,19 +231,19 @@ def _refuse_existing(settings: Settings, backup: CloudBackup,
             raise RestoreRefused(f"The database {one.name} has tables already. Stop all APIs and conductors of the "
                                  "cloud, and say --replace to overwrite its databases, or --database "
                                  f"{one.name}=URL to restore this one elsewhere.", database=one.name)
-    for source, target in _key_files(settings, backup):
+    for source, target in _key_files(location, backup):
         if target.exists() and target.read_bytes() != source.read_bytes():
             raise RestoreRefused(f"{target} exists with other content. Say --replace to overwrite it.",
                                  path=str(target))
 
 
-def _refuse_running(settings: Settings) -> None:
+def _refuse_running(location: CloudLocation) -> None:
     """Raise ``RestoreRefused`` if an API process or a conductor of the cloud was seen lately."""
-    with contextlib.closing(Store(Database(settings.url(API_NAME)))) as store:
+    with contextlib.closing(Store(Database(location.api_url))) as store:
         if not _has_tables(API_NAME, store.api) or _schema_state(API_NAME, store.api).mismatch():
             return
         running = [process.name for process in fetch_processes(
-            store, settings.host_down_after, agents=False).processes if process.up]
+            store, location.down_after, agents=False).processes if process.up]
     if running:
         raise RestoreRefused(f"Processes of the cloud are running, or were a moment ago: {abbreviate_names(running)}. "
                              "Stop all APIs and conductors, and try again after a minute.", processes=running)
@@ -255,19 +261,19 @@ def _has_tables(name: str, database: Database) -> bool:
                              f"its server, or name another one: --database {name}=URL.", database=name) from error
 
 
-def _key_files(settings: Settings, backup: CloudBackup) -> Iterator[tuple[Path, Path]]:
+def _key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[tuple[Path, Path]]:
     """Yield each key file of the backup, and the path to which it is restored."""
     for file in backup.files:
         folder, _slash, name = file.partition("/")
-        if folder in KEY_FOLDERS and name:
-            yield backup.folder / file, getattr(settings, KEY_FOLDERS[folder]) / name
+        if folder in location.key_folders and name:
+            yield backup.folder / file, location.key_folders[folder] / name
 
 
-def _restore_key_files(settings: Settings, backup: CloudBackup) -> Iterator[str]:
+def _restore_key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[str]:
     """Copy the key files of the backup to the folders of the settings; yield a text for each folder. The files get the
     owner of the folder."""
     counts: dict[Path, int] = {}
-    for source, target in _key_files(settings, backup):
+    for source, target in _key_files(location, backup):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.part")
         shutil.copy2(source, partial)
