@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts of Debian 12 and 13 side by side: the roles install agents on both, and guests move from the older release to
-the newer one, which is how hosts are upgraded."""
+the newer one, which is how hosts are upgraded. Then the roles install a control plane on Debian 13."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.lab.bare import BareHost, LabError, Site
 from tests.support.lab.fleet import HTTPS
+from tests.support.lab.site_cloud import AGENTS, SETTINGS, Cloud, changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ COUNT = """#!/bin/sh
 ( n=0; while :; do n=$((n + 1)); echo "GUEST HOST count $n" >/dev/console; sleep 1; done ) &
 """
 OLDER, NEWER = "bare1", "bare2"
+GROUPS = {"magnetar": {"hosts": {OLDER: {}, NEWER: {}}}, "magnetar_api": {"hosts": {NEWER: {}}},
+          "magnetar_cells": {"children": {"cell1": {"hosts": {NEWER: {}}}}}}
 MAKE = HTTPS.replace("hosts: bare1", "hosts: magnetar") + """
     - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
     - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1}
@@ -49,9 +52,11 @@ REMOVE = HTTPS.replace("hosts: bare1", "hosts: magnetar") + """
 def site(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Site]:
     """A host of each release, with the OS packages of an agent."""
     folder = tmp_path_factory.mktemp("site")
-    given = {"disk": str(guest_image["disk"]), "pki": f"{folder}/magnetar-pki", "count": COUNT}
+    given = {"disk": str(guest_image["disk"]), "pki": f"{folder}/magnetar-pki", "count": COUNT,
+             "agent_settings": {**AGENTS, "spice": False}, "api_settings": SETTINGS, "conductor_settings": SETTINGS}
     try:
-        made = Site(folder, [OLDER, NEWER], packed=[OLDER, NEWER], releases={OLDER: 12, NEWER: 13}, **given)
+        made = Site(folder, [OLDER, NEWER], packed=[OLDER, NEWER], groups=GROUPS,
+                    releases={OLDER: 12, NEWER: 13}, **given)
         with made:
             yield made
     except LabError as error:
@@ -103,3 +108,18 @@ def test_guests_move_to_the_newer_release(site: Site) -> None:
     assert goes_on(site.hosts[NEWER], OLDER) > before
     assert counted(site.hosts[OLDER], OLDER) == 0
     play(site, REMOVE)
+
+
+def test_a_control_plane_of_the_newer_release(site: Site) -> None:
+    """Its own PostgreSQL and Python; it runs servers on hosts of both releases."""
+    cloud = Cloud(site)
+    site.play("magnetar.compute.site")
+    assert changes(site.play("magnetar.compute.site")) == {OLDER: 0, NEWER: 0}
+    disk = site.variables["disk"]
+    cloud.ask(f"image create small --disk-format qcow2 --container-format bare --public --file {disk}")
+    cloud.ask("flavor create small --vcpus 1 --ram 128 --disk 1")
+    for host in (OLDER, NEWER):
+        cloud.ask(f"server create on-{host} --image small --flavor small --network default "
+                  f"--availability-zone nova:{host}")
+    cloud.until(lambda: [row["Status"] for row in cloud.json("server list")] == ["ACTIVE"] * 2, "both are active")
+    cloud.ask(f"server delete --wait on-{OLDER} on-{NEWER}")
