@@ -46,10 +46,11 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ planned.text }}"
 
-- name: Apply exactly that plan
+- name: Apply exactly that plan, and no plan that another run has written to the file since
   magnetar.compute.estate:
     state: applied
     plan: /srv/estate/plan.json
+    plan_id: "{{ planned.estate.plan }}"
 
 - name: Plan what the files in a folder declare for two hosts and a cloud, and the removal of other servers
   magnetar.compute.estate:

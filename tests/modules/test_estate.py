@@ -267,6 +267,9 @@ def test_plans_that_are_refused(estate, other, module):
     assert refused["failed"] and "nothing was changed" in refused["msg"], refused
     with Client(other.endpoint) as client:
         assert client.list("flavor") == []
+    refused = estate("applied", plan_id="5f9c1f0e")["msg"]  # another one than was approved
+    assert f"plan_id: is not the plan in the file, which is {plan['id']}" in refused
+    assert not estate("planned", [{"flavor": [FLAVOR]}], plan_id="5f9c1f0e").get("failed")
     plan["items"][0]["want"]["ram"] = 4096
     for text, message in ((json.dumps(plan), "was edited"), ("{", "is no plan"), ("{}", "is no plan"),
                           (json.dumps(dict(plan, format=9)), "format 9")):

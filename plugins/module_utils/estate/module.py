@@ -106,6 +106,8 @@ class EstateModule(_EstateModule):
                      "changed since, and names it.", default=PLANNED),
         plan=Option(File(), "File of the plan, on the machine where the module runs. Only its owner can read it: the "
                     "requests in it may hold secrets.", required=True),
+        plan_id=Option(Text(1, 64), "Id of the plan that somebody has approved, which RV(estate.plan) was when it was "
+                       "made. V(applied) does nothing if the file holds another plan by now."),
     ) + WANTED + PLACES + REPORTS
     rules = {"required_if": [["state", PLANNED, ["folder", "declarations"], True]]}
     files = _EstateModule.files + ("plan",)
@@ -137,7 +139,7 @@ class EstateModule(_EstateModule):
         return _warned(result, drift.warnings)
 
     def _apply(self, params, check_mode):
-        plan = plan_file.read_plan(params["plan"])
+        plan = plan_file.read_plan(params["plan"], params["plan_id"])
         parameters = place_parameters(params["places"], params)
         check_places(plan, parameters)
         works = [ItemRun(item) for item in plan["items"]]

@@ -28,9 +28,9 @@ def new_plan(drift, items, created_at):
     return dict(plan, id=plan_digest(plan))
 
 
-def read_plan(path):
+def read_plan(path, plan_id=None):
     """Read and return the plan in the file *path*. Raises ``InvalidField`` if the file is not a plan, is incomplete, or
-    was edited.
+    was edited, or is another plan than *plan_id*.
     """
     try:
         with open(path, encoding="utf-8") as stream:
@@ -46,6 +46,9 @@ def read_plan(path):
                            % plan["format"], path)
     if plan_digest(plan) != plan["id"]:
         raise InvalidField("plan", "was edited or is incomplete: its content does not fit its id. Make it again", path)
+    if plan_id and plan["id"] != plan_id:
+        raise InvalidField("plan_id", "is not the plan in the file, which is %s: another run has made it since. Read "
+                           "that plan, and approve it" % plan["id"], plan_id)
     return plan
 
 
