@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -100,3 +101,23 @@ def test_servers_for_the_asking(agent, tmp_path):
         assert run(agent, tmp_path) == 0
         assert run(agent, tmp_path, server_state="absent") == 1
         assert client.list("server") == []
+
+
+class Loader(yaml.SafeLoader):
+    """A loader for files of Ansible, with the tag that keeps templates as they are."""
+
+
+Loader.add_constructor("!unsafe", lambda loader, node: f"unsafe {node.value}")
+
+
+def test_settings_of_the_import_are_used_and_known():
+    """Each variable of controller.yml is a setting, or is defined there; no setting is without effect."""
+    folder = ROOT / "docs/howto/awx"
+    settings = yaml.safe_load((folder / "settings.yml").read_text())
+    text = (folder / "controller.yml").read_text()
+    made = yaml.load(text, Loader)
+    used = {*re.findall(r"magnetar_awx_\w+", text)}
+    assert used == {*settings} | {name for name in made if name.startswith("magnetar_awx_")}
+    imported = (folder / "import.yml").read_text()
+    lists = {name for name in made if name.startswith("controller_")}
+    assert {*re.findall(r"controller_\w+", imported)} == lists

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The collection openstack.cloud, as the package ``ansible`` has it: downloaded into ``.cache`` with its hash, unpacked
-alone, and never installed."""
+"""The collections openstack.cloud and awx.awx, as the package ``ansible`` has them: downloaded into ``.cache`` with its
+hash, unpacked alone, and never installed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The package, of which only the collection is unpacked.
+#: The package, of which only these collections are unpacked.
 PACKAGE = "ansible==12.3.0"
 HASH = "cd156f82fa87f7a899212b0efa9f7ca3a24d609212de9f78428a572eb01e5414"
-PREFIX = "ansible_collections/openstack/cloud/"
+PREFIXES = ("ansible_collections/openstack/cloud/", "ansible_collections/awx/awx/")
 
 
 def collections() -> Path:
     """Return the folder for ``ANSIBLE_COLLECTIONS_PATH``. Raises ``RuntimeError`` when the package cannot be
     downloaded."""
-    cache = ROOT / ".cache" / "openstack-cloud" / HASH[:12]
+    cache = ROOT / ".cache" / "collections-of-others" / HASH[:12]
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -31,7 +31,7 @@ def collections() -> Path:
                 _download(Path(folder))
                 (wheel,) = Path(folder).glob("*.whl")
                 with zipfile.ZipFile(wheel) as packed:
-                    packed.extractall(cache, [name for name in packed.namelist() if name.startswith(PREFIX)])
+                    packed.extractall(cache, [name for name in packed.namelist() if name.startswith(PREFIXES)])
             (cache / "done").touch()
     return cache
 
