@@ -325,13 +325,16 @@ def test_awx_refuses_nonsense(awx, template, answers, message, tmp_path):
     ("plan", {"estate_folder": "{folder}", "estate_plan": "{folder}/plan.json", "estate_unmanaged": "absent",
               "estate_unmanaged_nouns": "cat"}, "cat"),
     ("apply", {"estate_plan": "{folder}/none.json"}, "cannot be read"),
+    ("backup", {"backup_keep": "all"}, "backup_keep must be a number of backups"),
+    ("restore", {"restore_folder": ""}, "Name the folder of the backup"),
 ])
 def test_playbooks_refuse_nonsense(agent, playbook, answers, message, tmp_path):
     """Also when it comes by another way than a survey."""
     given = {name: value.format(folder=tmp_path) for name, value in answers.items()}
     status, said, _artifacts = run(
         tmp_path, f"playbooks/{playbook}.yml", {"ansible_become": False, **given},
-        {"MAGNETAR_ENDPOINT": agent.endpoint}, hosts="[magnetar]\nkvm1 ansible_connection=local")
+        {"MAGNETAR_ENDPOINT": agent.endpoint},
+        hosts=f"[magnetar{'_api' * (playbook in ('backup', 'restore'))}]\nkvm1 ansible_connection=local")
     assert status == "failed" and message in " ".join(said.split()), said
     assert "changed=0" in said or "PLAY RECAP" not in said
     with Client(agent.endpoint) as client:
