@@ -72,9 +72,9 @@ class AgentClient(Client):
         return super()._headers(request_id.get() or request_id_, accept)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Override ``Client._unreachable``: return ``Unreachable`` also if the agent does not answer in time, because
-        it hangs, its host has lost power, or the network drops packets. *connected*: whether the connection was open
-        before the error."""
+        """Override ``Client._unreachable``: return ``Unreachable`` instead of ``TimedOut`` if the agent does not answer
+        in time: it hangs, its host has lost power, or the network drops packets. *connected*: whether the connection
+        was already open when *error* occurred."""
         failure = super()._unreachable(error, connected)
         return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
 
@@ -100,7 +100,7 @@ class AgentClient(Client):
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
         """Return the error to raise for *error*, the failure of a connection that the caller has opened itself.
-        *connected*: whether the connection was open before the error."""
+        *connected*: whether the connection was already open when *error* occurred."""
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
@@ -109,8 +109,8 @@ class AgentClient(Client):
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def load(self, patience: float) -> dict[str, Any]:
-        """Return the CPU and memory usage of the agent's host and of its guests, as the agent reports it: averages over
-        ten minutes. *patience*: seconds to retry while the agent restarts."""
+        """Return the CPU and memory usage of the agent's host and of the guests on this host, as the agent reports it:
+        averages over ten minutes. *patience*: seconds to retry while the agent restarts."""
         return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
 
     def pool_content(self, pool: str) -> list[dict[str, Any]]:
@@ -134,8 +134,8 @@ class AgentClient(Client):
 
 
 class Agents:
-    """A pool of ``AgentClient`` objects, by the agent's endpoint, such as ``unix:/run/magnetar/agent.sock`` or
-    ``https://kvm1:6553``."""
+    """A pool of ``AgentClient`` objects, grouped by the endpoint of the agent, such as
+    ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
 
     def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
                  timeout: float = 600.0) -> None:
@@ -160,8 +160,8 @@ class Agents:
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
         """Yield a client of the agent at *endpoint* for use by the calling thread only, and put the client back into
-        the pool if the caller's block raises no error; otherwise close it. *patience*: seconds without an answer after
-        which the agent counts as unreachable; ``None``: the default."""
+        the pool if the caller's block raises no error; otherwise close it. *patience*: the agent counts as unreachable
+        after this number of seconds without an answer; ``None``: the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None

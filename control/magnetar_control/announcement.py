@@ -147,6 +147,6 @@ def renew_or_end(announcement: Announcement) -> None:
 
 
 def process_name(configured: str | None, parts: Sequence[str] = ()) -> str:
-    """Return the name of a process, followed by *parts*, each after a slash, such as ``kvm1/2``. *configured*: the name
-    in the settings; ``None``: use the host name. *parts*: for example, the number of an API process."""
+    """Return the name *configured* and *parts*, joined by slashes, such as ``kvm1/2``. *configured*: the name of the
+    process in the settings; ``None``: use the host name. *parts*: for example, the number of an API process."""
     return "/".join((configured or socket.gethostname(), *parts))

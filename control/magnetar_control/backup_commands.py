@@ -57,8 +57,9 @@ def run_backup_import(options: argparse.Namespace) -> int:
 
 
 def read_backup_catalogues(directory: Path) -> tuple[list[Document], list[str]]:
-    """Read the file ``backup.json`` of each backup in *directory*. Return two lists: a backup record for each valid
-    file, and an error text for each invalid file. Raises ``InvalidSettings`` if *directory* does not exist."""
+    """Read the catalogue (the file ``backup.json``) of each backup in *directory*. Return two lists: a backup record
+    for each valid file, and an error text for each invalid file. Raises ``InvalidSettings`` if *directory* does not
+    exist."""
     from magnetar_control.services.volume.backups import catalogue_record
 
     if not directory.is_dir():

@@ -135,8 +135,8 @@ def _add_command(commands: Commands, name: str, run: Command, text: str, example
 
 
 def _add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Return the subparsers of the command group *name*, such as ``magnetar cell``. If the parser does not have the
-    group yet, add it with the help *text*."""
+    """Return the subparsers of the command group *name*, such as ``magnetar cell``. If the command line does not have
+    the group yet, add the group to *commands*, with the help *text*."""
     if name in commands.choices:
         return next(action for action in commands.choices[name]._actions  # noqa: SLF001 - argparse has no public list
                     if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
@@ -187,8 +187,8 @@ def run_serve(options: argparse.Namespace) -> int:
 
 
 def _serving_settings(options: argparse.Namespace) -> Settings:
-    """Return the settings for a service with the command line *options*. If the settings for ``magnetar serve`` contain
-    no hosts, and an agent runs on this machine, add this machine as a host. Raises ``InvalidSettings``."""
+    """Return the settings for a service with the command line *options*. For ``magnetar serve`` without hosts in the
+    settings, add this machine as a host if an agent runs on it. Raises ``InvalidSettings``."""
     settings = configuration.load_settings(options.config)
     if options.workers is not None:
         settings = configuration.replace_settings(settings, api_workers=options.workers)
