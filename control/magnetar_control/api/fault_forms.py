@@ -28,8 +28,8 @@ PAGE = """\
 
 
 def keystone_document(fault: Fault) -> dict[str, Any]:
-    """Return the body of an error answer in Keystone's format. Nova, Cinder and other services use this format for 401
-    too, because keystonemiddleware sends their 401 answers."""
+    """Return the body of an error answer in Keystone's format. Nova, Cinder and other services use this format for
+    status 401 too, because their 401 answers come from keystonemiddleware."""
     return {"error": {"code": fault.status, "title": HTTPStatus(fault.status).phrase, "message": fault.message}}
 
 
@@ -65,8 +65,8 @@ def webob_answer(fault: Fault, accept: str) -> Answer:
 
 
 def chosen_type(accept: str, offers: Sequence[str]) -> str | None:
-    """Return the media type in *offers* that the request header *accept* prefers; the first of them if several are
-    preferred equally, ``None`` if *accept* allows none of them."""
+    """Return the media type in *offers* that the request header *accept* prefers; the first one if *accept* prefers
+    several equally, ``None`` if *accept* allows none of *offers*."""
     weights = {offer: _weight(accept, offer) for offer in offers}
     best = max(offers, key=lambda offer: weights[offer])
     return best if weights[best] > 0 else None

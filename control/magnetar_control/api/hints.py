@@ -13,8 +13,8 @@ from .values import Address, Anything, Id
 
 
 class Hints(Value):
-    """A validator of scheduler hints in request bodies. It does not check whether the scheduler supports the hints; the
-    use case checks that."""
+    """A validator of scheduler hints in request bodies. It checks only the format of known hints. Whether the scheduler
+    supports the hints is checked later, by the function that creates the servers."""
 
     KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
                                   "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),

@@ -44,7 +44,7 @@ class Parsed(Value):
 
 class Truth(Parsed):
     """A validator of booleans. *true*, *false*: further values that an API accepts as true and as false. *any_case*:
-    accept these values in upper and lower case, and numbers such as 1 for "1"."""
+    accept the further values in upper and lower case, and numbers such as 1 for "1"."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
@@ -109,7 +109,7 @@ class Anything(Value):
 
 
 class OrEmpty(Value):
-    """A validator that converts null to *empty*, and checks the result with *value*."""
+    """A validator that checks values with the validator *value*, after it has converted null to *empty*."""
 
     def __init__(self, value: Value, empty: Any) -> None:
         self.value, self.empty = value, empty
@@ -236,7 +236,7 @@ class Wrapped(Value):
 
 
 class OneKey(Value):
-    """A validator that accepts what *value* accepts, if it is an object with exactly one key."""
+    """A validator of objects with exactly one key, which the validator *value* must also accept."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
