@@ -36,7 +36,8 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode
 
 class FrameLog:
     """A log of pages that show a console in a frame without permission. It logs at most one warning every
-    ``WARN_EVERY`` seconds; the entries between two warnings have the level debug, because any client can cause them."""
+    ``WARN_EVERY`` seconds, because any client can cause such entries; between two warnings it logs with the level
+    debug."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -105,8 +105,8 @@ class ConsoleProxy:
     @contextlib.asynccontextmanager
     async def _begun(self, socket: WebSocket, request_id: str) -> AsyncIterator[tuple[ConsoleGrant, ClientConnection]]:
         """Check the client's console token, and connect to the agent of the server's host. Then mark the token as used.
-        Yield the grant (the console that the token allows) and the connection to the agent, and close this connection
-        at the end. Raises ``MagnetarError`` before the WebSocket is accepted."""
+        Yield the grant (the console that the token allows) and the connection to the agent. Close this connection when
+        the context ends. Raises ``MagnetarError`` before the WebSocket is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
         with contextlib.ExitStack() as stack:
             with self._asking(counted_address(socket.address)):
@@ -166,8 +166,8 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """Return an open WebSocket connection to the console of the server in *grant*, at the agent of *host*. *query*:
-        the query string of the URL. Raises ``MagnetarError`` with a message for users."""
+        """Return an open WebSocket connection to the agent of *host*, for the console of the server in *grant*.
+        *query*: the query string of the URL. Raises ``MagnetarError`` with a message for users."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -216,7 +216,8 @@ class ConsoleProxy:
         await socket.close(code, reason)
 
     async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Relay one channel of a SPICE session until it is closed. The end of the main channel revokes the token."""
+        """Relay one channel of a SPICE session until it is closed. When the main channel ends, revoke the console
+        token."""
         try:
             first = await _link(socket, main=not grant.further)
             if first is None:
@@ -243,9 +244,9 @@ class ConsoleProxy:
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """Receive the first message of a SPICE client (SpiceLinkMess), and return it if it opens the expected channel.
-    Return ``None`` if it does not, or if no message arrives in ``LINKS`` seconds. *main*: whether the main channel of a
-    new session is expected, or another channel of an existing session."""
+    """Receive the first message of a SPICE client (SpiceLinkMess), and return the message if it opens the expected
+    channel. Return ``None`` if it opens another channel or is invalid, or if no message arrives in ``LINKS`` seconds.
+    *main*: whether the main channel of a new session is expected, or another channel of an existing session."""
     try:
         async with asyncio.timeout(LINKS):
             message = await socket.receive()
@@ -258,9 +259,9 @@ async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
 
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
-    """Relay messages in both directions until the agent closes its connection; return the reason in the agent's close
-    frame. *first*: a message that was already received from the client, and is sent to the agent first. Raises
-    ``ClientGone`` if the client disconnects."""
+    """Relay messages in both directions until the agent closes its connection, and return the reason from the agent's
+    WebSocket close frame. *first*: a message that was already received from the client, and is sent to the agent first.
+    Raises ``ClientGone`` if the client disconnects."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:

@@ -38,7 +38,7 @@ def terminal_script(folder: Path) -> bytes | None:
 
 def terminal_stylesheet(folder: Path) -> bytes | None:
     """Return the style sheet of xterm.js, from *folder* or from its usual place in the operating system; ``None`` if
-    neither has one."""
+    neither place has the style sheet."""
     for path in (folder / "css/xterm.css", folder / "xterm.css", STYLES):
         if path.is_file():
             return path.read_bytes()
