@@ -77,16 +77,16 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Check the object under the key *name* of the request body with the validator *value*, and return the new limit:
-    the number in the object's field *field*. Raises ``InvalidField``."""
+    """Return the new limit in a request: the number in the field *field* of the object under the key *name* of the
+    request body. *value*: the validator of this object. Raises ``InvalidField``."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])
 
 
 def _filter_limits(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
-    """Return those *documents* (limits) that match the query parameters. ``region_id`` is ignored if it names the only
-    region of the service catalog."""
+    """Return those *documents* (limits) that match the query parameters. The parameter ``region_id`` is ignored if it
+    names the only region of the service catalog."""
     check_known(request, FILTERS, "limits are")
     query = [(name, value) for name, value in request.query if (name, value) != ("region_id", limits.only_region())]
     return [limit for limit in documents if all(limit.get(name) == value for name, value in query)]

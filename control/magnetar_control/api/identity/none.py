@@ -36,7 +36,8 @@ NOT_INHERITED = ("Roles are not inherited by projects below. Give the role on ea
 
 def absent_identity_routes(tokens: Tokens) -> list[Guarded]:
     """Return routes for Keystone resources that this service does not support, such as policies. Lists of such
-    resources are empty, a request for one of them is answered with 404, and creating one is refused."""
+    resources are empty, a request for a single resource is answered with 404, and a request to create one is refused.
+    """
     routes = []
     for path, plural, name, who, instead in NONE_OF:
         routes += [guarded_route(f"GET {path}", partial(_list, plural), who=who),

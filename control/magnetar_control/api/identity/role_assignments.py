@@ -61,15 +61,15 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the keyword arguments that identify a role assignment: *where*, plus those of target_id, actor_id and
-    role_id that the URL contains. *where*: the types of target and actor: {"target": "project", "domain" or "system",
-    "actor": "user" or "group"}."""
+    """Return the keyword arguments that identify a role assignment, which gives a role on a target to an actor:
+    *where*, and from the URL target_id, actor_id and role_id (those that the URL contains). *where*: the types of
+    target and actor, as {"target": "project", "domain" or "system", "actor": "user" or "group"}."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
 def _checked(request: Request) -> dict[str, str]:
-    """Return the query parameters of a list of role assignments, by name. Raises ``InvalidRequest`` for an unknown
-    parameter, and for parameters that exclude each other."""
+    """Return the query parameters of a request that lists role assignments, by name. Raises ``InvalidRequest`` for an
+    unknown parameter, and for parameters that exclude each other."""
     query = dict(request.query)
     check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
                 "role assignments are")

@@ -54,7 +54,7 @@ def trust_routes(tokens: Tokens) -> list[Guarded]:
 
 def require_undelegated(handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
     """Return a handler that calls *handler*, but raises an error if the caller's token comes from an application
-    credential, as in Keystone since 2026."""
+    credential. Keystone refuses such tokens too, since 2026."""
     def guarded(request: Request) -> Any:
         trusts.check_not_delegated(request.extra["token"], "manage trusts")
         return handler(request)

@@ -28,7 +28,7 @@ PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
 
 
 def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
-    """Return the query parameters that filter by a column of *resource*: their values, by name. Raises ``InvalidField``
+    """Return those query parameters that filter by a column of *resource*, as {name: value}. Raises ``InvalidField``
     for a parameter that neither this function nor ``render_filtered_page`` supports."""
     compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
                 for i in ("", "i") for how in COMPARED]
