@@ -94,7 +94,7 @@ class ImageRoutes:
 
     def upload_content(self, request: Request, then: str) -> None:
         """Store the request body as the content of an image, piece by piece. *then*: the status of the image after the
-        upload: ``active``, or the status of an image that waits for its import."""
+        upload: ``active``, or, for an upload that a later request imports, ``uploading``."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
