@@ -76,7 +76,7 @@ class FixedIp(Value):
 
 class AddressPair(Value):
     """A validator of one item of ``allowed_address_pairs`` of a port: an object {ip_address, mac_address}. The
-    ip_address may also be a network."""
+    ip_address may also be a network in CIDR notation."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return ADDRESS_PAIR.check(value, path, version)
@@ -87,7 +87,8 @@ class AddressPair(Value):
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
     """Return *value*, text such as ``10.1.0.5/24``, as an IP network, with host bits set to 0. Raises ``ValueError``,
-    also for an IPv6 address with a zone (RFC 4007), because no packet contains a zone."""
+    also for an IPv6 address with a zone such as ``%eth0`` (RFC 4007), because packets contain addresses without zones.
+    """
     if "%" in str(value):
         raise ValueError
     return ip_network(str(value), strict=False)
@@ -195,7 +196,7 @@ ADDRESS_SCOPE = resource_attributes({"ip_version": VERSION}, {"name": TEXT, "sha
 
 class VnicType(Choices):
     """A validator of the ``vnic_type`` of a port: how its NIC is connected, such as normal or direct (SR-IOV). Refuses
-    Neutron's types that are not supported."""
+    those of Neutron's types that this service does not support."""
 
     def __init__(self) -> None:
         super().__init__(virtual_functions.NORMAL, *VNIC_TYPES)
@@ -288,7 +289,7 @@ ADDRESS_GROUP = resource_attributes({"addresses": bounded_list(PREFIX, address_g
 
 
 class SegmentationType(Choices):
-    """A validator of the ``segmentation_type`` of a trunk's subport. Only ``vlan`` is supported."""
+    """A validator of the ``segmentation_type`` of a trunk's subport. It accepts only ``vlan``."""
 
     def __init__(self) -> None:
         super().__init__(trunks.VLAN)

@@ -29,8 +29,8 @@ WITHOUT = {
 
 
 def qos_rule_routes() -> list[Guarded]:
-    """Return the routes that list and show the supported types of QoS rules, and routes for rule types that are not
-    supported."""
+    """Return the routes that list and show the supported types of QoS rules, and routes that refuse requests for rules
+    of unsupported types."""
     top = "/v2.0/qos/rule-types"
     return [guarded_route(f"GET {top}", lambda _request: {"rule_types": [{"type": kind} for kind in qos.KINDS]}),
             guarded_route(f"GET {top}/{{type}}", _type), *(route for kind in WITHOUT for route in _none_of(kind))]

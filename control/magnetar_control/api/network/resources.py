@@ -44,9 +44,9 @@ class Form:
     bodies, and its view.
 
     *view*: a function of a row and of whether the caller is an administrator; it returns the resource as JSON. *store*:
-    the resource type's name in the network service, if that differs from *plural*. *above*: for a resource whose URL
-    begins with a parent resource: (name of the parent's type in the network service, name of the column and URL
-    parameter with the parent's id).
+    the name of the resource type in the network service, if this name differs from *plural* (the name in URLs and JSON
+    lists). *above*: for a resource whose URL begins with a parent resource: (name of the parent's type in the network
+    service, name of the column and URL parameter with the parent's id).
     """
 
     name: str
@@ -64,8 +64,8 @@ class Form:
 
 
 def _common_attributes(row: Row, *names: str) -> Document:
-    """Return the attributes that most resources have, made from *row* in Neutron's format, together with the columns
-    *names* of *row*, whose values are unchanged."""
+    """Return, in Neutron's format, the attributes that most resource types have, such as tags and times, and the
+    additional attributes *names* (columns of *row* that need no conversion)."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),
@@ -104,8 +104,8 @@ def address_scope_view(row: Row, _admin: bool) -> Document:
 
 
 def port_view(row: Row, admin: bool) -> Document:
-    """Return the port *row* in the format of Neutron's answers. *admin*: include the binding and the resource request.
-    """
+    """Return the port *row* in the format of Neutron's answers. *admin*: include the attributes that only
+    administrators see: the binding (host, VIF type) and the resource request."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
              "dns_assignment")
@@ -268,8 +268,8 @@ class ResourceRoutes:
         return answer
 
     def _stream(self, query: ListQuery, page: Page, pieces: Iterable[Documents]) -> Iterator[bytes]:
-        """Yield the JSON text of a long list answer, one of *pieces* at a time, so that only one is in memory.
-        *pieces*: lists of rows."""
+        """Yield the JSON text of a long list answer, one of *pieces* (lists of rows) at a time, so that only one piece
+        is in memory."""
         request, opening, count, last = query.request, f'{{"{self.form.plural}":['.encode(), 0, ""
         for rows in filter(None, pieces):
             yield opening + b",".join(orjson.dumps(query.picked(self._view(request, row))) for row in rows)
@@ -335,9 +335,9 @@ class ResourceRoutes:
 
 
 def as_named(values: Document) -> Document:
-    """Convert attribute names of the Networking API to column names, such as ``provider:physical_network`` to
-    ``bridge``, and return the converted *values*. The value of ``project_id`` is the first of project_id and tenant_id
-    that is not empty."""
+    """Return *values* with column names as keys, in place of attribute names of the Networking API: for example,
+    ``bridge`` in place of ``provider:physical_network``. The result has ``project_id`` if project_id or tenant_id in
+    *values* is not empty; project_id takes precedence."""
     named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
     return {**named, "project_id": project} if project else named
@@ -383,7 +383,8 @@ class ListQuery:
 
     def _column_name(self, name: str, purpose: str) -> str:
         """Return the column of the attribute *name*. *purpose*: sorting or filtering, for the error. Raises
-        ``InvalidRequest`` for an unknown attribute; attributes for administrators are unknown to other callers."""
+        ``InvalidRequest`` for an unknown attribute; for other callers, the attributes that only administrators see
+        count as unknown."""
         column = NAMES.get(name, name)
         hidden = column in self.resource.admin and name in NAMES and not self.request.context.is_admin
         private = hidden and column in self.resource.private
