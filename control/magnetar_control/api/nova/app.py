@@ -45,18 +45,18 @@ class ComputeApplication(Application):
         self._waiting_actions = {operation.action for operation in waits if operation.action}
 
     def streams(self, method: str, path: str) -> bool:
-        """Override ``Application.streams``: return whether the handler reads the request body piece by piece. Only the
-        handler of the agents' own protocol does this."""
+        """Override ``Application.streams``: return whether the handler reads the request body piece by piece. Only some
+        handlers of the v1 API do this."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
         """Override ``Application.way``: return the ``Way`` of a request, which decides whether it runs in the event
         loop or in a thread.
 
-        Requests that may wait for hosts get ``WAIT`` (a separate thread pool). With the embedded identity service,
-        short GET requests get ``TURN`` (a few threads). If, in addition, all databases are SQLite, short GET requests
-        get ``ALONE`` (one thread) with a query string and ``HERE`` (the event loop) without. All other requests get
-        ``THREAD``.
+        If the cloud uses the embedded identity service, the way of a short GET request depends on the databases:
+        ``TURN`` (a few threads), but if all databases are SQLite, ``ALONE`` (one thread) for a URL with a query string,
+        and ``HERE`` (the event loop) for a URL without one. Of the other requests, those that may wait for hosts get
+        ``WAIT`` (a separate thread pool), all others ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
@@ -67,7 +67,7 @@ class ComputeApplication(Application):
 
     def _may_wait(self, request: Request) -> bool:
         """Return whether the request may wait for a host. For a server action (POST …/action), the name of the action
-        decides; the function reads it from the beginning of the body."""
+        decides; the function looks for this name at the beginning of the body."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):
@@ -141,9 +141,9 @@ class ComputeApplication(Application):
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
-        """Return the path of the operation, such as ``/servers``: *subpath* (the path after the version) without the
-        project id with which it may begin. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` for
-        a project id other than the token's."""
+        """Return the path of the operation, such as ``/servers``: *subpath* (the path after the version), but without a
+        project id at its beginning. *head*: the version in the URL, such as v2.1. Raises ``InvalidRequest`` for a
+        project id other than the token's."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id
@@ -200,9 +200,9 @@ class ComputeApplication(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """Return the answer of an operation whose server is in a cell that does not respond, from the data in the API
-        database only. Raises *error*, with which the operation has failed, if it has another cause, if the operation
-        has no such answer, or if the API database does not know the server."""
+        """Return the answer about a server whose cell does not respond; it contains only data from the API database.
+        *error*: the error of the cell's database. Raises *error* if it has another cause than an unreachable database,
+        if the operation cannot be answered without the cell, or if the API database does not know the server."""
         if not is_database_unreachable(error):
             raise error
         mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])

@@ -36,8 +36,8 @@ class ListFilter:
 
     *names*: the parameters, separated by blanks. *add*: a function that adds the filter to the list request; its
     arguments are the list request, the field's column and the checked value. *value*: the validator of the parameter.
-    *everyone*: the first minor version at which callers other than administrators may use the parameters; in earlier
-    versions, the parameters have no effect for these callers.
+    *everyone*: the first minor version at which all callers may use the parameters; in earlier versions, the parameters
+    have an effect for administrators only.
     """
 
     names: str
@@ -52,13 +52,13 @@ class ApiField:
 
     * *wire*: the field's name in request bodies and answers.
     * *value*: the validator of its values in request bodies.
-    * *name*: the column of the row and the argument of the use case, if they are not named *wire*; ``None`` if the use
-      case does not get the field.
+    * *name*: the column of the row and the argument of the use case (the function that does the work), if their name
+      differs from *wire*; ``None`` if the use case does not get the field.
     * *takes*: the requests that may contain it (create, update, …); *required*: the requests that must contain it.
     * *shows*: the answers that contain it (list, show, …).
     * *show*: a function of the view and the row that returns the shown value, if it is not the column's value.
-    * *when*: a function of the other shown fields and the row that returns whether the field is shown; with it, *show*
-      may also return ``ABSENT``.
+    * *when*: for a field that is not always shown, a function of the other shown fields and the row; it returns whether
+      the field is shown. If a field has *when*, its *show* may return ``ABSENT``, which hides the field too.
     * *reads*: the columns that *show* and *when* read, if they are not the field's column.
     * *rule*: the policy rule that a caller must pass to see the field. A field may be declared several times, with
       different *rule* and *when*.
@@ -95,8 +95,8 @@ class ApiField:
         return self.since <= version <= self.until
 
     def clashes(self, other: ApiField) -> bool:
-        """Return whether this field and *other* have the same name in the same request or answer at some version; one
-        ``Fields`` may not contain both. Fields with different policy rules do not clash."""
+        """Return whether this field and *other* have the same name in the same request or answer at some version; then
+        one ``Fields`` object may not contain both fields. Fields with different policy rules do not clash."""
         if self.rule and other.rule and self.rule != other.rule:
             return False
         return self.wire == other.wire and self.since <= other.until and other.since <= self.until and bool(
@@ -137,8 +137,8 @@ class Body(Value):
                 field_value in value.items()}
 
     def _rule_of_unknown(self, name: Any, fields: Mapping[str, ApiField]) -> str:
-        """Return the error text for the unknown field *name*: it lists the versions that have the field, or if no
-        version has it, the names in *fields* (the fields of the requested version)."""
+        """Return the error text for the unknown field *name*: it lists the versions that have a field *name*; if no
+        version has one, it lists the names in *fields* (the fields of the requested version)."""
         spans = [f"2.{field.since} and later" if field.until >= NEWEST else f"2.{field.since} to 2.{field.until}"
                  for field in self.fields if field.wire == name]
         return f"is a field of microversions {', '.join(spans)}; leave it out" if spans else unknown_field_rule(
@@ -169,9 +169,10 @@ class Shape(NamedTuple):
     quickly.
 
     *empty*: a dict with all keys that are always shown; it is copied for each row. *names*: the fields whose value is
-    the column's value; *plain*: a function that returns these values of a row. *made*: other fields, each with the
-    function that makes its value. *optional*: fields that are not always shown, each with the function that makes its
-    value, and a function that tells whether it is shown. *columns*: all columns that the answer needs.
+    the column's value; *plain*: a function that returns the values of the fields *names* of a row. *made*: other
+    fields, each with the function that makes its value. *optional*: fields that are not always shown, each with the
+    function that makes its value, and a function that tells whether it is shown. *columns*: all columns that the answer
+    needs.
     """
 
     empty: dict[str, Any]
@@ -217,9 +218,9 @@ class Fields:
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the declarations of the query parameters that filter lists, by name. A parameter that all callers may
-        use is checked with the query; the others are checked in ``add_filter``, after the check of the caller's
-        permission."""
+        """Return the declarations of the query parameters that filter lists, by name. With these declarations, the
+        values of parameters that all callers may use are checked. The values of other parameters are checked in
+        ``add_filter``, after the check of the caller's permission."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 

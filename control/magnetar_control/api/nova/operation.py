@@ -55,10 +55,12 @@ class ApiOperation(Route):
     * *handler*: a function of the ``Call`` that returns the answer; by default it calls the use case.
     * *given*: for the default handler, a function of the ``Call`` that returns keyword arguments of the use case.
     * *shown*: for the default handler, a function of the ``Call`` and the use case's result that returns the answer.
-    * *target*: ``server`` if the server of ``{server_id}`` is looked up first, with its *columns* only.
+    * *target*: ``server`` if the server with the id ``{server_id}`` in the URL is fetched before *handler* is called.
+      *columns*: a function of the ``Call`` that returns the columns to fetch; ``None``: all.
     * *strict*: the first version that refuses unknown query parameters.
-    * *quick*: whether the operation only reads a little from databases.
-    * *waits*: whether the request waits for the server's host.
+    * *quick*: whether the operation only reads a little from databases, so that it may run in the event loop or in one
+      of a few threads.
+    * *waits*: whether the request may wait for a host, so that it runs in a separate thread pool.
     * *away*: (first version, function): while the server's cell does not respond, this function makes the answer from
       the ``Call`` and the server's mapping in the API database.
     * *status*: the HTTP status of success, or (first version, status) pairs, the newest last.

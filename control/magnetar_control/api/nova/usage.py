@@ -64,8 +64,8 @@ def _period(call: Call) -> dict[str, Period]:
 
 
 def _linked(call: Call, key: str, path: str, shown: Any, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
-    """Return the answer ``{key: shown}`` with a link to the next page if *usages* has as many servers as a full page.
-    *path*: the path of this link."""
+    """Return the answer ``{key: shown}``; add a link to the next page if *usages* has as many servers as a full page.
+    *path*: the path of the link."""
     counted = [server for project in usages for server in project.servers]
     more = call.at(Gate.USAGE_PAGES) and counted and len(counted) >= page_size(call)
     return {key: shown, **({f"{key}_links": next_link(call, path, counted[-1].id)} if more else {})}

@@ -40,14 +40,15 @@ def field_since(version: str, value: Value, until: str | None = None, required: 
 
 
 class Gapped(Value):
-    """A validator that accepts the values of *value*, but none in the versions after *until* and before *again*."""
+    """A validator of a field that some API versions lack: it accepts what the validator *value* accepts, but refuses
+    all values in the versions after *until* and before *again*."""
 
     def __init__(self, value: Value, until: str, again: str) -> None:
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return *value* in the normal form of the inner validator. Raises ``InvalidField``, also at a version that
-        refuses the field."""
+        """Return *value* in the normal form of the inner validator. Raises ``InvalidField``, also in a version that
+        lacks the field."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")
         return self.value.check(value, path, version)
