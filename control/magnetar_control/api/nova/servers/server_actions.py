@@ -149,8 +149,8 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
 
 
 def _forced(call: Call) -> bool:
-    """Return whether a live migration uses the requested host without asking the scheduler: the body has ``force``;
-    before 2.30, the body names a host."""
+    """Return whether a live migration uses the requested host without asking the scheduler. This is so if the body has
+    ``force``; before 2.30, whenever the body names a host."""
     if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
         return bool(call.body.get("force"))
     return bool(call.body.get("host"))

@@ -83,8 +83,8 @@ NETWORKS = ByVersion(
 
 
 class _OrNull(Value):
-    """A validator of a query parameter: the words None and null, which filter for servers whose column is empty, or a
-    value that *value* accepts."""
+    """A validator of a query parameter: a value that *value* accepts, or the word None or null, which selects servers
+    whose column is empty."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

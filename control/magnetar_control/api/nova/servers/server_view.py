@@ -38,8 +38,8 @@ def host_id(project: str, host: str | None) -> str:
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
     """Return, as JSON text, the flavor that is stored in the server's row. *text*: the column ``flavor`` of this row.
-    *embedded*: since 2.47, show the flavor's sizes, and with *specs* its extra specs; otherwise show its id and a link
-    that begins with *root*."""
+    *embedded*: show the flavor's sizes (since 2.47); otherwise show only the flavor's id and a link that begins with
+    *root*. *specs*: together with the sizes, also show the extra specs."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [
@@ -162,5 +162,5 @@ def render_addresses(text: str) -> dict[str, Any]:
 
 def boot_part(row: Row, field: str) -> str:
     """Return the uuid of the kernel image or ramdisk image (*field*: ``kernel`` or ``ramdisk``) of the server's image;
-    an empty string if the server's image has none."""
+    an empty string if the server's image does not name one."""
     return named_parts(ServerRow(row).image).get(field, "") if '"kernel_id"' in row.image else ""

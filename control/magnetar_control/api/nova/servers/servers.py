@@ -89,8 +89,8 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
 
 
 def _detail(call: Call) -> dict[str, Any]:
-    """Return the arguments of ``_query``, and ``columns``: the columns that the answer shows to the caller. Fetching
-    fewer columns makes the list faster."""
+    """Return the use case's arguments for the detailed list: ``query``, as ``_query`` returns it, and ``columns``: the
+    columns that the answer shows to the caller. Fetching fewer columns makes the list faster."""
     return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
 
 
@@ -111,8 +111,8 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """Return the sort order of the list as (column, descending) pairs. The n-th sort_dir belongs to the n-th sort_key.
-    A sort_key that has no effect is omitted together with its direction. Keys without a direction, and the columns
-    created_at and id, which are always added, have the direction of the first key."""
+    A sort_key that Nova accepts but that has no effect here is omitted, together with its direction. Keys without a
+    direction, and the columns created_at and id, which are always added, have the direction of the first key."""
     directions = [str(direction).strip() for direction in query.get("sort_dir") or ("desc",)]
     for direction in directions:
         if direction not in ("asc", "desc"):
