@@ -80,9 +80,9 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
-        """Return root providers (hosts) that may match the query *parameters*; the calling method then tests each.
-        *whole*: also return hosts of which perhaps only a child provider matches. With the query parameter
-        ``required``, return all hosts, because the calling method needs them to find out which traits exist."""
+        """Return the root providers (hosts) that may match the query *parameters*, so that the calling method tests
+        only these. *whole*: child providers of the hosts may match too. If *parameters* contains ``required``, return
+        all hosts, because the calling method also looks for the required traits among the traits of all hosts."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):

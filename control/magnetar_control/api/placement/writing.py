@@ -147,14 +147,14 @@ class WritingRoutes:
         return views.inventory_view(provider, name)
 
     def drop_inventory(self, request: Request) -> None:
-        """Remove the inventory of one resource class that an operator has set on a provider."""
+        """Remove one inventory that an operator has set on a provider. The URL names its resource class."""
         id, name = request.params["uuid"], request.params["name"]
         views.inventory_view(self.placement.provider(id), name)
         self.providers.set_inventories(id, None, {name: None})
 
     def set_aggregates(self, request: Request) -> Document:
-        """Set the aggregates of a host, and return their uuids: a list until 1.18, an object with the generation since
-        1.19."""
+        """Set the aggregates of a host, and return their uuids. Until 1.18 the request is a list of uuids; since 1.19
+        it is an object with the uuids and the provider's generation."""
         views.require_minor_version(request, 1)
         body: Any = request.json()
         generation = None
