@@ -236,9 +236,10 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Bring the resource of each item (key, desired state, permissions) into its desired state, in separate
-        operations that run in parallel. Return their results or errors, in the order of *items*. *dry*: do dry runs.
-        *parent*: the operation of the whole batch; cancelling *parent* cancels the operations of the items."""
+        """Change several resources to their desired states, each in an operation of its own; the operations run in
+        parallel. *items*: (key, desired state, permissions) for each resource. Return the result or error of each
+        operation, in the order of *items*. *dry*: do dry runs. *parent*: the operation of the whole batch; cancelling
+        *parent* cancels the operations of the items."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -264,8 +265,9 @@ class V1Application:
     def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
         """Run *function* as an operation. Return 200 with its result, or 202 with a description of the operation if the
-        operation takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* describe
-        the operation. Raises the errors of *function*."""
+        operation takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* (the
+        name of a resource that the action creates, such as an image) describe the operation. Raises the errors of
+        *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.wait_for_end(operation, wait):
@@ -277,8 +279,8 @@ class V1Application:
         return Answer({**operation.as_dict()["result"], "request_id": operation.request_id})
 
     def wait_for_end(self, operation: Operation, wait: float) -> bool:
-        """Wait until the operation ends, at most *wait* seconds; at most 0.02 seconds if too many requests are waiting.
-        Return whether it has ended."""
+        """Wait until the operation ends, at most *wait* seconds; if too many requests already wait, at most 0.02
+        seconds. Return whether the operation has ended."""
         if not operation.wait(min(wait, 0.02)) and wait and self._waiting.acquire(blocking=False):
             try:
                 return operation.wait(wait)

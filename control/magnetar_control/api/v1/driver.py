@@ -49,8 +49,8 @@ def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterato
 
 
 def missing_host_error(want: Document, kind: str) -> NotFound:
-    """Return the error that no host of the cloud has the name in *want*. *kind*: the resource type of the request, such
-    as ``host_fence``."""
+    """Return an error which says that no host of the cloud has the name in *want*. *kind*: the resource type of the
+    request, such as ``host_fence``."""
     return NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings of its "
                     "cell's conductor.", kind=kind)
 
@@ -91,7 +91,7 @@ class CloudDriver:
 
     def find(self, caller: Caller, key: str) -> Document | None:
         """Return the resource with the uuid or name *key*; ``None`` if there is none. Raises ``Ambiguous`` if several
-        have the name."""
+        resources have the name *key*."""
         resources = self.every(caller)
         exact = [resource for resource in resources if resource.get("id") == (key.lower() if is_uuid_key(key) else key)]
         return exact[0] if exact else self.only(caller, [resource for resource in resources
@@ -108,7 +108,7 @@ class CloudDriver:
 
     def one(self, caller: Caller, key: str) -> Document:
         """Return the resource with the uuid or name *key*. Raises ``NotFound`` if there is none, and ``Ambiguous`` if
-        several have the name."""
+        several resources have the name *key*."""
         resource = self.find(caller, key)
         if resource is None:
             raise NotFound(f"There is no {self.kind.noun} {key!r} in this cloud that you may see.", kind=self.kind.noun,
@@ -127,7 +127,8 @@ class CloudDriver:
     # Requests
     def given(self, key: str, want: Document) -> Document:
         """Return the desired state *want* after a check, completed by the name or uuid in *key*, the last part of the
-        URL. Raises ``InvalidField``, also for fields that only the API of a single host has."""
+        URL. Raises ``InvalidField``, also for the values of fields that are possible only in the API of a single host,
+        which does not belong to a cloud."""
         document = reconcile.checked_request(self.kind, key, want)
         for name, only in self.host_only.items():
             if name in document and document[name] != only:
@@ -156,8 +157,9 @@ class CloudDriver:
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the resource *want* can be created, without changing anything. *have*: the resource that *want*
-        replaces; ``None`` if it replaces none. Raises the errors that the creation would raise."""
+        """Check that the resource *want* can be created, without changing anything. *have*: the existing resource that
+        is removed first, because *want* replaces it; ``None`` if there is none. Raises the errors that the creation
+        would raise."""
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Check that the resource *have* can be changed to *want*, without changing anything. Raises the errors that
@@ -171,8 +173,8 @@ class CloudDriver:
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
         """Yield the steps that change the current state *have* (``None``: no such resource) to the desired state *want*
         (``None``: remove it). *have* also contains the permissions of the request, such as ``allow_reboot``. Every
-        change ends with a step that records the resource; this step is not yielded. The function has no side effects.
-        """
+        change also has a step that records the resource; the calling code adds this step, so it is not yielded. The
+        function has no side effects."""
         if want is None:
             yield from self.removing
         elif have is None:
@@ -195,7 +197,7 @@ class CloudDriver:
     # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
         """Create the resource *want*. Return the new resource's uuid if only the uuid identifies it; ``None`` if the
-        calling code can look it up by name."""
+        calling code can look up the resource by its name."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
@@ -206,9 +208,9 @@ class CloudDriver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove the resource *have*, create *want*, and return its uuid as ``make`` does. If the creation fails,
-        create *have* again if the driver has the flag ``only_a_document`` (its resources have no content), and then
-        raise the error."""
+        """Replace the resource *have*: remove it, create *want*, and return what ``make`` returns. If the creation
+        fails and the driver has the flag ``only_a_document`` (its resources have no content), create *have* again. Then
+        raise the error of the failed creation."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

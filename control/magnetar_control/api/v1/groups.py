@@ -23,8 +23,8 @@ EVERY = 100000
 
 
 class Aggregates(CloudDriver):
-    """The driver of the v1 API for host aggregates, for administrators. A change needs several calls of the Compute
-    API; if one fails, a repetition of the request completes the change."""
+    """The driver of the v1 API for host aggregates, for administrators. A change consists of several steps; if one
+    fails, the client can repeat the request to complete the change."""
 
     kind = HostAggregate
     takes_id = False

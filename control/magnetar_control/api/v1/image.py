@@ -79,8 +79,9 @@ class CloudImages(CloudDriver):
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return the desired state *want* without its source, and with the size as ``_size``. If the checksum in *want*
-        is the sha512 of the current content, the stored checksum is returned instead, so that this is no change. Raises
-        ``InvalidField`` for a source other than an upload."""
+        is the sha512 of the current content, it is replaced by the checksum that the image has now (perhaps with
+        another algorithm), so that the two do not count as different. Raises ``InvalidField`` for a source other than
+        an upload."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -169,10 +170,10 @@ class CloudImages(CloudDriver):
 
     def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
-        """Yield the content of the image *have*, which is *first* and the pieces *remaining*, and compute the digest of
-        this content. After the last piece, store the image's checksum (``said``) and the digest (``found``) in
-        *digest*; raise ``InvalidRequest`` if they differ. The image has the status ``saving`` from the first piece on,
-        so its checksum cannot change meanwhile."""
+        """Yield the uploaded content of the image *have* (the piece *first*, then the pieces *remaining*), and compute
+        its digest. Store the checksum that the image should have in *digest* as ``said`` and, after the last piece, the
+        computed digest as ``found``. Raises ``InvalidRequest`` if the two differ. The image has the status ``saving``
+        from the first piece on, so its checksum cannot change meanwhile."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         hasher = hashlib.new(algorithm)
@@ -195,8 +196,8 @@ class CloudImages(CloudDriver):
 def _may_use(caller: Caller, image: Document, open_visibilities: Collection[str]) -> bool:
     """Return whether the caller may use *image*, one of the images that the caller can see. Administrators can see the
     images of all projects; they may use those of their own project and those with a visibility in *open_visibilities*.
-    Other callers may use all images that they can see. If the request names the image by name, *open_visibilities* must
-    not contain community, because any project can publish a community image with any name."""
+    Other callers may use all images that they can see. If the image was found by its name, *open_visibilities* must not
+    contain community, because any project can publish a community image with any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open_visibilities or not caller.context.is_admin
 
 

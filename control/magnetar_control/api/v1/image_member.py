@@ -51,7 +51,7 @@ class ImageMembers(CloudDriver):
 
     def _image(self, caller: Caller, key: str) -> str | None:
         """Return the uuid of the image with the uuid or name *key*; ``None`` if there is none. An image that another
-        project shares, and the caller's project has not accepted, is found only by uuid."""
+        project shares is found by name only after the caller's project has accepted it."""
         if is_uuid_key(key):
             image = caller.cloud.services.image.show(caller.context, key.lower())
         else:

@@ -83,8 +83,8 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the operation as waiting in this context, so that another operation may run in its place. If the
-        operation is already marked, the context has no effect."""
+        """Mark the operation as waiting in this context, so that another operation may run meanwhile. If the operation
+        is already marked as waiting, do nothing."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():
@@ -126,9 +126,9 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 class ProjectOperations(Operations):
     """The operations of all projects, with queues and a scheduler that is fair to projects.
 
-    At most *workers* operations run in parallel, of each project at most *share*. Further operations wait in a queue of
-    their project, which has at most *queued* entries. While an operation waits for servers or volumes, another one may
-    run.
+    At most *workers* operations run in parallel, and of these at most *share* for one project. Further operations wait
+    in queues, one for each project, with at most *queued* entries each. While an operation waits for servers or
+    volumes, another one may run.
     """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:

@@ -105,8 +105,8 @@ def _service(service: Service) -> Document:
 
 
 class Reported(CloudDriver):
-    """A driver of the v1 API for a read-only resource type. *kind*: the class that declares its fields. *report*: a
-    function that returns the resources for a caller."""
+    """A driver of the v1 API for a read-only resource type. *kind*: the class that declares the fields of the resource
+    type. *report*: a function that returns the resources for a caller."""
 
     makeable = False
 
@@ -118,8 +118,8 @@ class Reported(CloudDriver):
 
 
 def _hypervisors(caller: Caller) -> list[Document]:
-    """Return the hosts with their resources, usage and limits, as the scheduler sees them. Only administrators may call
-    it."""
+    """Return the hosts with their resources, usage and limits, as the scheduler sees them. Raises an error unless the
+    caller is an administrator."""
     rows, views = hypervisors.list_host_rows(caller), caller.cloud.hosts.all(fresh=True)
     cell_names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     documents = []
@@ -266,8 +266,8 @@ class ServerTopologies(CloudDriver):
 
 
 class Capacities(CloudDriver):
-    """The driver of the v1 API for capacity reports: whether the other hosts have room for the servers of a host that
-    fails. There is a report for the cloud, each availability zone and each aggregate. Only administrators may use it.
+    """The driver of the v1 API for capacity reports: whether, if a host fails, the remaining hosts have room for its
+    servers. There is a report for the cloud, each availability zone and each aggregate. Only administrators may use it.
     """
 
     kind, makeable = Capacity, False

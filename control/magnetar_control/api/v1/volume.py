@@ -42,8 +42,8 @@ def _alike(row: Mapping[str, Any]) -> Document:
 
 class Stored(CloudDriver):
     """The base class of the drivers of the v1 API for resources of the volume service: volumes, snapshots, backups and
-    transfers. *counted*: two names: of the resource type in the volume service (also the name of its quota), and of the
-    limit in Cinder's API."""
+    transfers. *counted*: the name of the resource type (and of its quota) in the volume service, and the name of this
+    quota's limit in Cinder's API, such as ("volumes", "maxTotalVolumes")."""
 
     counted = ("", "")
     of_all_projects = True
@@ -94,8 +94,8 @@ class Stored(CloudDriver):
         return have
 
     def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
-        """Check that the quota allows a new resource of *size* GiB. *have*: the resource that the new one replaces,
-        which does not count; ``None`` if there is none. Raises ``Conflict``."""
+        """Check that the quota allows a new resource of *size* GiB. *have*: the resource that is replaced by the new
+        one and therefore does not count; ``None`` if there is none. Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
         largest = limits["per_volume_gigabytes"]
         if self.counted[0] == "volumes" and 0 <= largest < size:
@@ -137,8 +137,8 @@ class Stored(CloudDriver):
             time.sleep(LOOK)
 
     def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
-        """Wait until the resource *id* is available or in use. Raises ``Conflict`` if its status becomes an error or it
-        disappears."""
+        """Wait until the resource *id* is available or in use. Raises ``Conflict`` if the resource gets an error status
+        or disappears."""
         with operation.waiting():
             for status in self._statuses(caller, id):
                 if status in ("available", "in-use"):

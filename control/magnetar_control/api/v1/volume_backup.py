@@ -64,8 +64,8 @@ class VolumeBackups(Stored):
         return completed
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume exists and can be backed up, and that the quota allows the backup. If the volume or
-        snapshot does not exist, a dry run assumes that an earlier Ansible task creates it."""
+        """Check that the volume exists and can be backed up, and that the quota allows the backup. Checks nothing in a
+        dry run that assumes that an earlier Ansible task creates the volume or the snapshot."""
         if is_uuid_key(want["volume"]) and is_uuid_key(want["snapshot"] or want["volume"]):
             self.store(caller).check(caller.context, want["volume"], snapshot_id=want["snapshot"],
                                      incremental=want["incremental"], force=want["force"])

@@ -62,8 +62,8 @@ class VolumeTransfers(Stored):
         return {**want, "volume": volume["id"] if volume else key}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume can be offered to other projects. *have*: the transfer that *want* replaces; if *have*
-        offers the same volume as *want*, nothing is checked."""
+        """Check that the volume can be offered to other projects. *have*: the transfer that *want* replaces. If *have*
+        offers the same volume as *want*, check nothing, because the volume has passed the check before."""
         if is_uuid_key(want["volume"]) and not (have and have["volume"] == want["volume"]):
             self.store(caller).check(caller.context, want["volume"], no_snapshots=want["no_snapshots"])
 

@@ -19,8 +19,8 @@ from .driver import CloudDriver
 
 
 class VolumeTypes(CloudDriver):
-    """The driver of the v1 API for volume types. A change needs several calls of the Block Storage API; if one fails, a
-    repetition of the request completes the change."""
+    """The driver of the v1 API for volume types. A change consists of several steps; if one fails, the client can
+    repeat the request to complete the change."""
 
     kind = CloudVolumeType
     takes_id = False
