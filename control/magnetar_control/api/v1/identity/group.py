@@ -48,7 +48,7 @@ class IdentityGroups(IdentityDriver):
                             have: Document | None) -> None:
         """Override ``IdentityDriver.complete_references``: convert ``users`` in *want* to the format of ``shown``, and
         add ``_user_ids``, which maps each entry of ``users`` to the user's id. Raises ``InvalidField`` for an unknown
-        user, and ``OwnLogin`` if the change would take the role admin from the caller."""
+        user, and ``OwnLogin`` if the caller would lose the role admin by the change."""
         current: dict[str, str] = have["_user_ids"] if have else {}
         domain_id = want["_domain_id"] or ""
         rows = lookup.find_users(connection, [key for key in want["users"] if key not in current], domain_id)

@@ -159,9 +159,9 @@ class IdentityDriver(AdministratorsDriver):
         return want
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to its id. If the domain does not exist,
-        but a dry run assumes that an earlier Ansible task creates it, ``_domain_id`` is ``None``. Raises
-        ``InvalidField``."""
+        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to the domain's id. A dry run may assume
+        that an earlier Ansible task creates a missing domain; then ``_domain_id`` is ``None``. Raises ``InvalidField``.
+        """
         key = want.get("domain")
         if have is not None and key in (None, have["domain"], have["domain_id"]):
             want.update(domain=have["domain"], _domain_id=have["domain_id"])
@@ -173,9 +173,9 @@ class IdentityDriver(AdministratorsDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """For each reference in *want* to another resource (except the domain), set the field to the name of that
-        resource, and add its id. Subclasses with such references override this; the base class does nothing. *have*:
-        the current state, ``None`` for a new resource."""
+        """For each field of *want* that refers to another resource (except the domain), set the field to that
+        resource's name, and add its id to *want*. Subclasses with such fields override this method; the base class does
+        nothing. *have*: the current state, ``None`` for a new resource."""
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if have is None:
@@ -250,9 +250,9 @@ class IdentityDriver(AdministratorsDriver):
 
 
 def split_domain_key(key: str, in_domain: bool = True) -> tuple[str | None, str]:
-    """Split *key*, NAME or DOMAIN:NAME, and return the domain (``None`` if the key has none) and the name. In both,
-    ``%3A`` stands for a colon and ``%25`` for a percent sign. *in_domain*: whether *key* may contain a domain. Raises
-    ``InvalidField``."""
+    """Split *key*, NAME or DOMAIN:NAME, and return the domain (``None`` if the key has none) and the name. In the
+    domain and in the name, ``%3A`` stands for a colon and ``%25`` for a percent sign. *in_domain*: whether *key* may
+    contain a domain. Raises ``InvalidField``."""
     domain, colon, name = key.partition(":") if in_domain else ("", "", key)
     if not colon:
         domain, name = "", key

@@ -24,7 +24,8 @@ class IdentityRoles(IdentityDriver):
     columns: Mapping[str, str] = {"name": "name", "description": "description"}
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Override ``IdentityDriver.complete_domain``: a role without a domain belongs to the whole cloud."""
+        """Override ``IdentityDriver.complete_domain``: if *want* has no domain, set ``domain`` and ``_domain_id`` to
+        ``None``, because the role then belongs to the whole cloud."""
         if want.get("domain") is None:
             want.update(domain=None, _domain_id=None)
         else:

@@ -56,8 +56,8 @@ class CloudRoleAssignments(AdministratorsDriver):
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the role assignments for a list request. The filters role, user, group, project and domain accept
-        names and ids. For a user, group or project that is given by name, a filter such as ``user_domain`` may name its
-        domain."""
+        names and ids. If a filter names a user, group or project, another filter, such as ``user_domain``, may name the
+        domain of this user, group or project."""
         if not caller.context.is_admin:
             raise Forbidden("You are not authorized to see role assignments: that needs the role admin.")
         identity = embedded_identity(caller, self.kind.noun)
@@ -77,8 +77,8 @@ class CloudRoleAssignments(AdministratorsDriver):
 
     def _row(self, connection: Connection, caller: Caller, name: str, parts: Mapping[str, Any]) -> Row | None:
         """Return the database row of the resource in the field *name* (role, user, group, project or domain) of
-        *parts*; ``None`` if it does not exist. *parts*: the fields of an assignment, such as ``user`` and, for the
-        user's domain, ``user_domain``."""
+        *parts*; ``None`` if the resource does not exist. *parts*: the fields of a role assignment, such as ``user``
+        and, for the user's domain, ``user_domain``."""
         resource, key, domain_key = RESOURCES[name], parts[name], parts.get(f"{name}_domain")
         if domain_key is None:
             return lookup.find_referred(connection, resource, key, caller.context.project_domain_id)
@@ -185,8 +185,8 @@ def _ids(have: Document) -> dict[str, str]:
 
 
 def _named_ids(ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns, and their values, that identify a role assignment. *ids*: maps role, user, group, project and
-    domain to ids. Without a project and a domain, the target is the system."""
+    """Return the columns that identify a role assignment, as {column: value}. *ids*: maps role, user, group, project
+    and domain to ids. Without a project and a domain, the target is the system."""
     columns = {"target": "system", "target_id": ALL}
     for name, id in ids.items():
         columns |= assignment_columns(name, id)

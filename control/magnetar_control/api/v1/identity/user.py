@@ -43,9 +43,8 @@ class IdentityUsers(IdentityDriver):
         return {caller.context.user_id}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Override ``IdentityDriver.complete``: set the password in *want* to ``None`` if the request does not change
-        it, because the user exists and ``update_password`` is ``on_create``, or because the user already has this
-        password."""
+        """Override ``IdentityDriver.complete``: set the password in *want* to ``None`` if the password need not change:
+        the user already has this password, or the user exists and ``update_password`` is ``on_create``."""
         want = super().complete(caller, want, have)
         if have is None or want.get("password") is None:
             return want
