@@ -44,8 +44,8 @@ class FloatingIps(Networking):
                     "fixed_ip_address": forwarding["internal_ip_address"]} for forwarding in row["forwardings"]]}
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the project's floating IP with the uuid, name or address *key*; ``None`` if there is none. The address
-        is a key only if the floating IP has no name."""
+        """Return the project's floating IP with the uuid, name or address *key*; ``None`` if there is none. A floating
+        IP with a name cannot be found by its address."""
         if floating_ip := super().find(caller, key):
             return floating_ip
         if is_uuid_key(key) or self.plural not in caller.cloud.services.network.resources:
@@ -115,10 +115,10 @@ class FloatingIps(Networking):
         return str(row.id) if row is not None else key
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
-        """Find a Neutron port of a server that a router connects with the external network *network* (a uuid). Return
-        the port's uuid and one of its IPv4 addresses: *address*, or any address if *address* is ``None``. *server*: the
-        field of the request that names the server, and the server's uuid. If there is no such port, raise
-        ``InvalidField`` for the field in *server*."""
+        """Among the Neutron ports of a server, find one in a subnet that a router connects with the external network
+        *network* (a uuid). Return the port's uuid and its IPv4 address *address*; if *address* is ``None``, any IPv4
+        address in such a subnet. *server*: the field of the request that names the server, and the server's uuid. If
+        there is no such port, raise ``InvalidField`` for the field in *server*."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):

@@ -186,15 +186,15 @@ def _check_names(want: Document) -> None:
 
 def _policy(want: Document) -> Document:
     """Return ``{"qos_policy_id": uuid}`` for the field ``qos_policy`` of *want*. Return an empty dict if *want* does
-    not have this field, or if the field contains a name: a dry run then assumes that a policy with this name will
-    exist."""
+    not have this field. Also return an empty dict if the field contains a name: this happens in a dry run that assumes
+    that an earlier Ansible task creates the policy."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:
-    """Check that the quota allows another network and another subnet. *have*: the network that the new one replaces,
-    which does not count, like its subnet; ``None`` if there is none. Raises ``Conflict``."""
+    """Check that the quota allows another network and another subnet. *have*: the network that is replaced by the new
+    one; this network and its subnet do not count. ``None``: no network is replaced. Raises ``Conflict``."""
     for name in ("network", "subnet"):
         room = caller.cloud.services.network.room(caller.context, name)
         if room is not None and room + (have is not None) < 1:

@@ -165,14 +165,14 @@ class Networking(CloudDriver):
         return any(not is_uuid_key(key) for key in words if key)
 
     def checked(self, want: Document) -> Document:
-        """Return the fields of the new resource *want* by column of the network service, after a check. Raises
-        ``InvalidField``."""
+        """Check the fields of the new resource *want*, and return them as {column of the network service: value}.
+        Raises ``InvalidField``."""
         settable = [field.name for field in self.kind.settable() if field.name != "id"]
         return as_named(self.body.check(self.values(want, settable), ""))
 
     def differing(self, want: Document, have: Document) -> Document:
-        """Return the fields of *want* that differ from the current state *have*, by column of the network service.
-        Raises ``InvalidField``."""
+        """Return the fields of *want* that differ from the current state *have*, as {column of the network service: new
+        value}. Raises ``InvalidField``."""
         names = [field.name for field in self.kind.settable()
                  if field.name in want and want[field.name] != have.get(field.name)]
         return as_named(self.body.changes(self.values(want, names), ""))

@@ -72,8 +72,8 @@ class SecurityGroups(Networking):
         return any(remote not in (None, want["name"]) and not is_uuid_key(remote) for pair in named for remote in pair)
 
     def checked(self, want: Document) -> Document:
-        """Override ``Networking.checked``: add the uuid of a new group, ``_id`` in *want*. The driver chooses this uuid
-        before the group exists, because the group's rules may refer to the group."""
+        """Override ``Networking.checked``: for a new group, add the uuid that *want* contains as ``_id``. The driver
+        has chosen this uuid in advance, because the group's rules may refer to the group."""
         return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
