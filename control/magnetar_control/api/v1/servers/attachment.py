@@ -31,8 +31,8 @@ class Attached(CloudDriver):
     """The base class of the drivers of the v1 API for attachments of volumes, NICs and shares to servers. The key of an
     attachment is SERVER:RESOURCE, such as web1:data.
 
-    *other*: the field of an attachment that names the attached resource. *known_by*: the fields of an attachment in
-    which ``find`` looks for RESOURCE.
+    *other*: the field of an attachment that names the attached resource, such as ``volume``. *known_by*: the fields of
+    an attachment that ``find`` compares with RESOURCE.
     """
 
     other = ""
@@ -135,10 +135,10 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume can be attached and that the requested device name is free. The name is checked because
-        Nova's API would silently choose another one. *have*: the attachment that *want* replaces, which must not be the
-        root disk. If ``replaces`` in *want* names another volume, check instead that the volumes may be swapped. Raises
-        ``InvalidField``, ``Conflict``."""
+        """Check that the volume can be attached and that the requested device name is free. The device name is checked
+        because Nova's API would silently choose another name. *have*: the existing attachment that *want* replaces (it
+        must not be that of a root disk); ``None`` if there is none. If ``replaces`` in *want* names another volume,
+        check instead that the volumes may be swapped. Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
@@ -289,7 +289,7 @@ class ShareAttachments(Attached):
             "attach_share", shares.attach_server_share, want["share"], want["tag"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Detach the share from the server, and attach it again."""
+        """Detach the share from the server, and attach it again, to repair an attachment with the status error."""
         self.remove(caller, have, operation)
         self.make(caller, {**want, "tag": have["tag"]}, operation)
 

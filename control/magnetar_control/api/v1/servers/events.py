@@ -122,8 +122,8 @@ IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
 def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any],
                         operation: Operation) -> Document:
-    """Run an event on the server *key*, and wait until it ends. An event is an action that does not belong to the
-    server's desired state, such as a reboot. *sent*: the request, with ``event``, ``args`` and ``request_id``. Return
+    """Run an event on the server *key*, and wait until it ends. An event is a one-time action, such as a reboot, which
+    is not part of the server's desired state. *sent*: the request, with ``event``, ``args`` and ``request_id``. Return
     the result, with the server as ``resource``. If an earlier request with the same id has already started the event,
     only wait for its end. Raises ``InvalidField``, ``NotFound``, ``Failed``."""
     name = str(sent["event"])
@@ -174,7 +174,7 @@ def _within(caller: Caller, key: str) -> Caller:
 
 def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
     """Delete the server *key* permanently, even if it was soft-deleted, and return the result of the event. If there is
-    no such server, for example because the request is repeated, do nothing."""
+    no such server, do nothing: an earlier execution of the same request may have deleted the server."""
     NoArguments.check(args)
     row = driver.row(caller, key)
     if row is None:

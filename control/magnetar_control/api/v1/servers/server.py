@@ -117,8 +117,8 @@ class CloudServers(CloudDriver):
                 "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
-        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs. The field for the
-        image contains the image's uuid, or its name if the uuid is not known."""
+        """Override ``CloudDriver.comparable``: return the server without internal keys in its NICs. In the result,
+        ``image`` is the image's uuid, or the image's name if the uuid is not known."""
         image = resource.get("image")
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
@@ -139,7 +139,7 @@ class CloudServers(CloudDriver):
     # Requests
     def given(self, key: str, want: Document) -> Document:
         """Override ``CloudDriver.given``: return the desired state *want* after a check. Also accepts the field
-        ``host``, which the declaration of servers contains only for answers."""
+        ``host``, although servers are declared with ``host`` as a read-only field."""
         host = want.get("host")
         document = super().given(key, {name: value for name, value in want.items() if name != "host"})
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}
@@ -278,7 +278,7 @@ class CloudServers(CloudDriver):
     def _removal(self, caller: Caller, row: ServerRow | None, have: Document | None, dry_run: bool,
                  operation: Operation) -> Result:
         """Remove the server *have*, or predict this in a dry run, and return the result. *row*: the server's database
-        row. If soft delete is enabled, so that the server can be restored, the only step of the result is soft_delete.
+        row. If soft delete is enabled, the server can be restored later, and the result has only one step: soft_delete.
         """
         stays = row is not None and soft_delete.is_restorable(caller, row)
         result = self.removal(caller, have, dry_run, operation)
@@ -317,8 +317,9 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the database row that would be written for a new server, and a warning about extra specs without effect
-    (or ``None``). The warning is also added to the answer. *instead_of*: the row of a server that will be replaced."""
+    """Return the database row that would be written for a new server, and a warning about extra specs that have no
+    effect (``None``: no warning). The warning is also added to the answer. *instead_of*: the row of a server that will
+    be replaced."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -326,8 +327,8 @@ def _row_to_be(caller: Caller, new_servers: NewServers,
 
 
 class _ServerChange(CloudChange):
-    """A request that creates or changes one server, or, in a dry run, only predicts the result. If the client repeats
-    the request, it gets the result of the first execution."""
+    """A request that creates or changes one server, or, in a dry run, only predicts the result. If the client sends the
+    same request again, it gets the result of the first execution."""
 
     driver: CloudServers
 

@@ -96,8 +96,8 @@ class ServerActions:
             self.run(action.key, server_actions.PLAIN[action.key])
 
     def request(self, key: str) -> str:
-        """Return the request id for the next action *key*: the caller's request id, or a new id if the server already
-        has an action *key* with the caller's id."""
+        """Return the request id under which the next action *key* is stored: the caller's request id, or a new id if an
+        action *key* of the server is already stored under the caller's id."""
         located_server = locate_server(self.caller, self.id)
         if located_server is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)

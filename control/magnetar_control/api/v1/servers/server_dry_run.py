@@ -26,10 +26,10 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
     """Return the steps that the agent of the server's host would do for *actions*, for a dry run of a change from
     *have* to *want*.
 
-    The agent plans the steps up to the first action that changes more than the power state. Later actions would start
-    from a state that the host does not have yet, so this function predicts their steps. If the agent does not answer,
-    this function predicts all steps, and adds a warning to the answer. If the agent refuses the change, raise the
-    agent's error.
+    The agent plans the steps of the first actions, up to and including the first one that changes more than the power
+    state. Later actions would start from a state that the host does not have yet, so this function itself predicts the
+    steps of these actions. If the agent does not answer, this function predicts all steps, and adds a warning to the
+    answer. If the agent refuses the change, raise the agent's error.
     """
     host = caller.cloud.hosts.get(have["_host"])
     try:
@@ -47,11 +47,12 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
-    """Yield the steps of each of *actions*. The agent plans them, in one dry run for each action.
+    """Yield the steps of each of *actions*, as the agent plans them; each action needs one dry run of the agent.
 
-    Because a dry run changes nothing, the request for each action also contains the fields of the previous actions, and
-    the agent's plan must begin with the steps of those actions; only the further steps are yielded. If a plan begins
-    differently, the steps of its action and of all later actions are predicted without the agent.
+    Because a dry run changes nothing, the request for an action also contains the fields of all previous actions. The
+    agent's plan then begins with the steps of the previous actions; these were already yielded, so only the further
+    steps are. If a plan begins differently, the steps of its action and of all later actions are predicted without the
+    agent.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

@@ -65,7 +65,8 @@ def agent_document(action: PlannedAction, want: Document, have: Document) -> Doc
 
 def _hardware(want: Document, have: Document) -> Document:
     """Return ``{"hardware": …}``, the virtual hardware that the requested flavor results in. Return an empty dict if
-    the flavor does not change, or if its extra specs are invalid, because the resize will be refused."""
+    the flavor does not change. Also return an empty dict if the flavor's extra specs are invalid: then another check
+    refuses the resize."""
     if want.get("_specs") is None:
         return {}
     flavor = {"vcpus": want["flavor"]["vcpus"], "extra_specs": want["_specs"]}
@@ -75,8 +76,8 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _placeholder_guest_data(want: Document) -> Document:
-    """Return a placeholder for the guest's metadata, which depend on the flavor. Most values are empty, because the
-    planner only compares the metadata with the current ones."""
+    """Return a placeholder for the new metadata of the guest, which depend on the flavor. Most values are empty,
+    because the planner only checks whether the metadata differ from the current metadata."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
@@ -190,8 +191,9 @@ def _check_shelved(want: Document, have: Document, changes: bool) -> None:
 
 
 def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
-    """Yield the action that unshelves the server, if it is shelved and *want* has another power state. Return the power
-    state and the host (``None``: no host) after that. A server without a host is unshelved on the requested host."""
+    """If the server is shelved and *want* has another power state, yield the action that unshelves the server. Return
+    the power state and the host that the server then has (``None``: no host). A server without a host is unshelved on
+    the requested host."""
     power, place = have["power"], have["_host"]
     if power != SHELVED or want["power"] == SHELVED:
         return power, place
@@ -223,7 +225,7 @@ def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
     """Yield the action that resumes a guest with the power state *power*, if it is paused or suspended. Return the
-    power state after that."""
+    power state that the guest then has."""
     return (yield from _to(power, RUNNING if power in (PAUSED, SUSPENDED) else power))
 
 

@@ -210,8 +210,8 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return the names and the keys of the *requested* security groups. If *requested* is ``None`` or contains the
-        server's current groups, or if an existing server has no NICs, return the server's current groups. Raises
+        """Return the names and the keys of the *requested* security groups. Return the server's current groups if
+        *requested* is ``None`` or means exactly these groups, or if the server exists and has no NICs. Raises
         ``InvalidField``."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
@@ -230,7 +230,7 @@ class _References:
 
     def blocks(self, requested: list[Document]) -> list[Document]:
         """Return the *requested* block devices with uuids in place of names. If they match the server's current block
-        devices, the values that the request omits are taken from those. Raises ``InvalidField``."""
+        devices, values that the request omits are taken from the current block devices. Raises ``InvalidField``."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])
@@ -277,8 +277,8 @@ def _fits(new: Document, old: Document) -> bool:
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
-    """Return the request that creates the server *want*. *freed*: addresses and ports of a server that will be
-    replaced. They are omitted from the request, because a check would report them as used."""
+    """Return the request that creates the server *want*. *freed*: addresses and ports of an old server that *want*
+    replaces. These are omitted from the request, because the old server still uses them when the request is checked."""
     nics = [requested_network(nic, at, freed) for at, nic in enumerate(want["networks"])]
     return NewServers(
         id=want.get("id"), name=want["name"], flavor_id=want["_flavor"], networks=nics or "none",
@@ -296,8 +296,9 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
     """Convert a requested NIC to the format of Nova's ``networks``: {port} or {uuid, fixed_ip}, each with the tag.
-    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first; the
-    result omits these, and names the network of the NIC. Raises ``InvalidField`` if *nic* has a MAC address."""
+    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first. A port
+    or address in *freed* is omitted; in place of such a port, the result names the NIC's network. Raises
+    ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:

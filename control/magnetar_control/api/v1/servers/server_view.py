@@ -53,8 +53,8 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
                   floating: Mapping[tuple[str, str], str] | None) -> Document:
     """Return the server *row* in the format of the v1 API. Keys that begin with ``_`` are for planning changes;
     ``CloudServers.public`` removes them. *image_name*: a function that returns an image's name by its uuid. *floating*:
-    maps (MAC, fixed address) to a floating IP. *on_host*: include the host, and the server's name there. *password*:
-    include the encrypted password of the guest."""
+    maps (MAC, fixed address) to a floating IP. *on_host*: include ``host``, and ``instance_name``: the name of the
+    server on this host. *password*: include the encrypted password of the guest."""
     row = row.undecoded()
     flavor, fault, block_devices = row.flavor, row.fault, row.request.get("blocks") or []
     of_image = (row.image.get("properties") or {}).get("block_device_mapping") or ""
@@ -90,7 +90,8 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
 
 
 def _of_clouds(row: ServerRow) -> Document:
-    """Return the fields of the server *row* that only the API of a cloud has, not the API of a single host."""
+    """Return the fields of the server *row* that only the API of a cloud has; the API of a single host, without a
+    control plane, lacks them."""
     groups = row.security_groups
     return {
         "scheduler_hints": row.hints, "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
