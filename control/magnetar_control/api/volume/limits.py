@@ -75,7 +75,8 @@ class LimitRoutes:
             "totalBackupGigabytesUsed": have["backup_gigabytes"]}}}
 
     def quota(self, request: Request) -> Document:
-        """Return the limits of the project in the URL. With ``usage=True`` in the query, also return its usage."""
+        """Return the limits of the project in the URL. With ``usage=True`` in the query, also return the project's
+        usage."""
         id = request.params["id"]
         self._check_seen(request, id)
         most, have = self.service.quotas(id)

@@ -89,7 +89,7 @@ class NounRoutes:
         return {self.name: self.view(request, self.store.show(*request.named()))}
 
     def changed(self, request: Request) -> Document:
-        """Return the created or updated resource as the answer to create and update requests."""
+        """Return the resource that the request has created or updated, in the format of the answer to this request."""
         return {self.name: self.view(request, self.store.show(*request.named()), extended=False)}
 
     def update(self, request: Request) -> Document:

@@ -61,8 +61,8 @@ class PoolRoutes:
         return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
-        """Return the backend capabilities of a host, for GET /capabilities/{host}. Its list of properties for extra
-        specs is empty."""
+        """Return the backend capabilities of a host, for GET /capabilities/{host}. The list of properties for extra
+        specs in the answer is empty."""
         name, _at, backend = request.params["host"].partition("@")
         if backend not in ("", BACKEND_NAME) or all(host["name"] != name for host in self.service.reach.hosts()):
             raise NotFound(f"Host {request.params['host'][:80]} could not be found.")

@@ -33,7 +33,7 @@ def brief_volume_view(request: Request, row: Row) -> Document:
 
 def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
     """Return the volume *row* in Cinder's format, with all fields. *extended*: include the fields of Cinder's
-    extensions, which are in the answers of show and list, but not of create and update."""
+    extensions, which the answers of show and list contain, but not the answers of create and update."""
     shown = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
@@ -85,8 +85,8 @@ def _host(request: Request, name: str | None) -> str | None:
 
 
 def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: bool = True) -> Document:
-    """Return the snapshot *row* in Cinder's format. *detailed*: as in the detailed list, otherwise as in the short
-    list. *extended*: include the fields of Cinder's extensions."""
+    """Return the snapshot *row* in Cinder's format. *detailed*: with the fields of the detailed list, otherwise with
+    those of the short list. *extended*: include the fields of Cinder's extensions."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     shown = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
     if detailed and extended:
@@ -98,9 +98,9 @@ def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: b
 
 
 def volume_attachment_view(request: Request, row: Row, detailed: bool = True) -> Document:
-    """Return the attachment *row* in Cinder's format. *detailed*: as in the detailed list, otherwise as in the short
-    list. ``connection_info`` contains the volume and its host, because the agent that connects the volume needs both.
-    """
+    """Return the attachment *row* in Cinder's format. *detailed*: with the fields of the detailed list, otherwise with
+    those of the short list. ``connection_info`` contains the volume and its host, because the agent that connects the
+    volume needs both."""
     shown: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
     if detailed:
