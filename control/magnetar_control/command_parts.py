@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def open_parts(options: argparse.Namespace) -> contextlib.closing[Parts]:
-    """Return a context manager that opens the databases and clients of a command (``serve.Parts``), and closes them at
-    the end. *options*: parsed arguments with ``config``, the path of the settings file."""
+    """Return a context manager that opens the databases and the clients of other services that a command needs
+    (``serve.Parts``), and closes them at the end. *options*: parsed arguments with ``config``, the path of the settings
+    file."""
     from .serve import Parts
 
     return contextlib.closing(Parts(configuration.load_settings(options.config)))

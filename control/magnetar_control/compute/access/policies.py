@@ -110,8 +110,8 @@ POLICIES = {
 
 
 class Further(NamedTuple):
-    """A policy rule that is checked in addition to an operation's main rule. *of*: the names of the operations,
-    separated by blanks. *what*: a sentence that describes the permission."""
+    """A policy rule that is checked in addition to an operation's main rule. *of*: the names of the operations that
+    check the rule, separated by blanks. *what*: a sentence that describes the permission."""
 
     of: str
     what: str

@@ -42,8 +42,9 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource: the limit stored for the first of *holders* (names of projects, users or quota
-    classes) for which one is stored; if there is none, the default limit from the settings."""
+    """Return the limit of each resource. *holders*: names of projects, users or quota classes; the first of them that
+    has a stored limit for the resource determines the limit. If none has one, the default limit from the settings
+    applies."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -62,9 +63,9 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
     it.
 
     Servers in a cell that does not answer are not counted. Soft-deleted servers are counted only after their
-    restoration has begun, as in Nova. A server that moves between cells during the count is counted once. *connection*:
-    a transaction of cell0; if it is given, cell0 is queried in this transaction before the other cells. A server that
-    moves from cell0 to another cell between these queries may be counted twice, but it is never missed.
+    restoration has begun, as in Nova. A server that moves between cells during the count is counted once, except with
+    *connection*, a transaction of cell0. Then cell0 is queried in this transaction before the other cells, and a server
+    that moves from cell0 to another cell between these queries may be counted twice, but it is never missed.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -101,8 +102,9 @@ Given = Mapping[str, Limits]
 
 
 def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """Return the limits that administrators have stored: for the project of *owner*, for the user in that project, and
-    as defaults. The result maps each of these three holders to its limits by resource. Uses one query."""
+    """Return the limits that administrators have stored: for the project of *owner*, for the user of *owner* in that
+    project, and as defaults. The result has the limits by holder (one of these three), then by resource. Uses one
+    query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 
@@ -266,8 +268,8 @@ def _all_used(caller: Caller, project: str | None, user: str | None) -> Limits:
 
 def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
                   force: bool = False) -> Limits:
-    """Set the limits in *want* (by resource; -1: unlimited) for *project*, or for *user* in it, and return all of its
-    limits. *force*: allow limits below the current usage. Raises ``InvalidRequest``."""
+    """Set the limits in *want* (by resource; -1: unlimited) for *project*, or for *user* in it, and return all limits
+    of the project or of this user. *force*: allow limits below the current usage. Raises ``InvalidRequest``."""
     _check_project(caller, project, "update")
     if not force:
         _check_limits(want, _all_used(caller, project, user), quota_limits(caller, project) if user else {})

@@ -52,8 +52,8 @@ class ProjectUsage:
     servers: Sequence[ServerUsage]
 
     def total(self, size: str) -> float:
-        """Return the sum over all servers of the server's *size* multiplied by its hours. *size*: a field of
-        ``ServerUsage``, such as vcpus."""
+        """Return the sum of *size* times hours over all servers. *size*: the name of a field of ``ServerUsage``, such
+        as vcpus."""
         return float(sum(getattr(server, size) * server.hours for server in self.servers))
 
     @property
@@ -141,8 +141,8 @@ class Audit:
 def show_usage_audit(caller: Caller, before: datetime | None = None) -> Audit:
     """Return the number of servers on each host in the last audit period that ended before *before* (default: now). The
     setting ``instance_usage_audit_period`` defines the periods. The servers are counted for each request; no audit log
-    is stored. The number of servers is unknown on hosts in a cell that does not answer, and in a period that has not
-    ended."""
+    is stored. The number of servers is unknown on hosts in a cell that does not answer. It is unknown on all hosts if
+    the period has not ended yet, because *before* is in the future."""
     moment = datetime.fromisoformat(utc_now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     rows = caller.fetch(hosts.fetch_every_host, ServiceHost)

@@ -23,7 +23,8 @@ ATTACHING, INACTIVE, IN_USE, DETACHING, FAILED = "attaching", "inactive", "activ
 
 def shares_of_server(row: ServerRow) -> list[ShareOfServer]:
     """Return the attached shares of a server with the status that the API shows, including shares that are being
-    attached. The status of an attached share is active only while the guest runs, is paused or is rescued."""
+    attached. The status of an attached share is active while the guest runs, is paused or is rescued; otherwise the
+    status is inactive."""
     on = row.vm_state in (ACTIVE, PAUSED, RESCUED)
     return [{**share, "status": IN_USE} if on and share["status"] == INACTIVE else share for share in row.shares]
 
