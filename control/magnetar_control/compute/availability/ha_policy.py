@@ -49,7 +49,7 @@ def check_project_policies(settings: Settings) -> None:
 
 def check_ha_metadata(settings: Settings, metadata: Mapping[str, str] | None) -> None:
     """Raise ``InvalidField`` when the *metadata* of a server has a malformed evacuation policy or priority. If
-    automatic evacuation is disabled, these keys have no meaning, and every value is accepted."""
+    automatic evacuation is disabled, policy and priority have no effect, and every value of them is accepted."""
     if not settings.availability_enabled or not metadata:
         return
     for key, rule, is_valid in ((HA, POLICY_RULE, POLICIES.__contains__),

@@ -51,7 +51,7 @@ NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are o
 class BalanceReport:
     """The load balance of the hosts of a cell. *plan*: the loads of the hosts, and the proposed live migrations.
     *unmeasured*: maps the name of each host without a measured load to the reason. *dropped*: the number of migrations
-    that are not proposed, because after them the other hosts would lack room for the servers of a failed host."""
+    that are not proposed, because after them, if a host failed, the other hosts would lack room for its servers."""
 
     cell: CellMapping
     plan: BalancePlan
@@ -113,9 +113,9 @@ class _CellBalance:
         self.names = sorted(name for name, row in states.rows.items() if row.cell_id == cell.id)
 
     def report(self) -> BalanceReport:
-        """Read the loads, plan migrations, and return both. The last migrations of the plan are dropped until the
-        remaining ones do no harm to failover: for each host whose servers would now find room on the other hosts, this
-        is still true after the migrations."""
+        """Read the loads, plan migrations, and return loads and plan. Drop migrations from the end of the plan until
+        the plan does no harm to failover: if the servers of a failed host would find room on the other hosts now, they
+        must also find room there after the migrations."""
         with self.database.read() as connection:
             moved, moving = migrations.fetch_recent_moves(connection, utc_now(-REST))
         loads, unmeasured = self._read_loads()
@@ -185,8 +185,8 @@ class _CellBalance:
 
 
 def _reason_to_stay(row: ServerRow, serving_hosts: Mapping[Any, str]) -> str:
-    """Return the reason why a server must not be moved; "" if it may be moved. *serving_hosts*: for volumes that only
-    one host can serve to other hosts: maps the uuid of the volume to this host."""
+    """Return the reason why a server must not be moved; "" if it may be moved. *serving_hosts*: the storing host by
+    volume uuid, for volumes that other hosts can use only through this host."""
     if row.task_state:
         return f"It has a running action ({row.task_state})."
     if row.locked_by:

@@ -40,7 +40,7 @@ def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False
               look: Callable[[Move], None] = lambda _move: None) -> Iterator[MoveResult]:
     """Run the live migrations *moves* one after the other, and yield the result of each. Stop after the first failure,
     unless *keep_going* is set. *look*: a function that is called repeatedly with the current move. It may raise an
-    error to stop waiting; the migration then continues."""
+    error to end the waiting for the migration; the migration itself then continues."""
     for move in moves:
         result = _run_move(caller.under(f"req-{uuid.uuid4()}"), move, look)
         yield result
