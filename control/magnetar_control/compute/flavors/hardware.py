@@ -47,7 +47,7 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
                        accepted_properties: Mapping[str, Any] | None = None) -> str | None:
     """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if some are malformed,
     contradict each other, or have no effect. But if the setting ``specs_without_effect`` is ``warn``, accept those
-    without effect, and return a warning. Ignored image properties only lead to a warning.
+    without effect, and return a warning. Image properties unknown to Nova only lead to a warning.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
     *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
@@ -197,7 +197,8 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
     """Raise ``InvalidRequest`` when the *desired* pair (flavor, image) would change whether the local disks of *server*
     are encrypted, or would change the extra spec ``hw:tpm_secret_security`` from or to ``deployment``. If the current
-    flavor has no TPM, a TPM secret from an earlier flavor of the server is compared with the desired one."""
+    flavor has no TPM, the value that applied when the server's TPM secret was created (with an earlier flavor) counts
+    as the current value."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:

@@ -234,7 +234,7 @@ def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], action: str) -> N
 @use_case(f"{RULE}set_metadata")
 def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None], *,
                            keeps_zone: bool = False) -> Aggregate:
-    """Set the keys *metadata* of an aggregate's metadata; a value of ``None`` removes the key. Return the aggregate.
+    """Update the metadata of an aggregate with *metadata*; a value of ``None`` removes the key. Return the aggregate.
     Unchanged values are accepted even if invalid, because Horizon sends all keys. *keeps_zone*: refuse to remove the
     availability zone, as Nova does. Raises ``InvalidRequest``."""
 

@@ -20,7 +20,8 @@ RULE = "os_compute_api:os-availability-zone:"
 
 
 class Zone(NamedTuple):
-    """An availability zone. *services*: the services in the zone that the API shows; empty in the short list."""
+    """An availability zone. *services*: the services in the zone that the API shows; empty in results of
+    ``list_availability_zones``."""
 
     name: str
     available: bool
@@ -54,8 +55,9 @@ def list_zone_details(caller: Caller) -> list[Zone]:
 
 
 def parse_forced_host(text: str) -> tuple[str, str]:
-    """Return (zone, host) from ``ZONE:HOST``, ``ZONE:HOST:NODE`` or ``ZONE::NODE``, the availability zone of a request
-    that forces a host. Either may be empty. Raises ``InvalidField``."""
+    """Split *text*, the availability zone in a request that forces a host: ``ZONE:HOST``, ``ZONE:HOST:NODE`` or
+    ``ZONE::NODE``. Return (zone, host), in which each item may be empty; the node counts as the host. Raises
+    ``InvalidField``."""
     words = text.split(":")
     if len(words) > 3:
         raise InvalidField("server.availability_zone", "must be ZONE, ZONE:HOST or ZONE:HOST:NODE", text)

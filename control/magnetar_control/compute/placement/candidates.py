@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class ProviderFacts(Protocol):
-    """The interface of the objects that the tests of a request group (on traits, aggregates and trees) get: one
-    provider, or several providers of a host that together provide the resources of the group."""
+    """The facts that the tests of a request group (on traits, aggregates and trees) read: about one provider, or about
+    several providers of a host that together provide the resources of the group."""
 
     @property
     def traits(self) -> frozenset[str]:

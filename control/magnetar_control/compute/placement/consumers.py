@@ -53,7 +53,7 @@ class Consumers:
     def replace(self, requested: Mapping[str, ConsumerRequest], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after_claims: Callable[[Connection], None] = lambda _: None) -> None:
-        """Replace the allocations of consumers in one transaction. *requested*: requests by uuid (see ``normal_uuid``).
+        """Replace the allocations of consumers in one transaction. *requested*: by the consumer's ``normal_uuid``.
 
         *between*: a function that makes further changes in the transaction, after old amounts are released and before
         new ones are claimed. *after_claims*: a function that makes further changes after the claims. Both functions are
@@ -125,11 +125,11 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                    below: Mapping[str, ChildProvider]) -> tuple[ConsumerRequest, _Devices]:
-    """Return *consumer_request* with amounts of hosts only, and the numbers of PCI devices that the consumer keeps, by
-    uuid of the host and alias. Bandwidth of a network card becomes an amount of the card's host. *rows*: the consumer's
-    current allocations. *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest``
-    when the request has devices that the consumer does not hold, or changes the amounts of NUMA cells that the consumer
-    holds."""
+    """Return two items: *consumer_request* reduced to the amounts of hosts (bandwidth of a network card becomes an
+    amount of the card's host), and the numbers of PCI devices that the consumer keeps, by uuid of the host, then by
+    alias. *rows*: the consumer's current allocations. *roots*, *below*: the hosts, and the providers below them, by
+    uuid. Raises ``InvalidRequest`` when the request has devices that the consumer does not hold, or changes the amounts
+    of NUMA cells that the consumer holds."""
     places = {id: str(below[id].report["place"]) for id in consumer_request.held  # providers of bandwidth
               if id in below and "place" in below[id].report}
     _check_cells(consumer_request, rows, roots, below)
@@ -248,8 +248,8 @@ def _check_generation(id: str, rows: Sequence[ClaimRow], consumer_request: Consu
 def _consumer_owner(id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
                     is_server: bool) -> tuple[str, dict[str, str] | None]:
     """Return (uuid of the server, ``None``) if the consumer is a server or a migration, otherwise (*id*, mapping with
-    the consumer's type, project and user). Raises ``InvalidRequest`` when *consumer_request* has a wrong type for a
-    server or migration."""
+    the consumer's type, project and user). *rows*: the consumer's current allocations. Raises ``InvalidRequest`` when
+    *consumer_request* has a wrong type for a server or migration."""
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id

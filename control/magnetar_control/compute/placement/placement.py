@@ -113,8 +113,8 @@ class Placement:
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:
-        """Return the hosts that could have a provider called *name*, itself or below it. The name of a provider below a
-        host begins with the host's name and ``_``."""
+        """Return the hosts that are called *name*, or that could have a provider called *name* below them. The name of
+        a provider below a host begins with the host's name and ``_``."""
         names = [name, *(name[:at] for at, letter in enumerate(name[:LONGEST + 1]) if letter == "_")]
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_page(connection, ServiceHost, column="name", values=names)

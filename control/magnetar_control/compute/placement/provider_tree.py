@@ -224,14 +224,15 @@ class Provider:
                 **{name: row.used for name, row in self.classes.items()}}
 
     def capacity(self, name: str) -> int:
-        """Return the largest sum of all claims on the resource class *name*, which is (total - reserved) *
+        """Return the largest allowed sum of all claims on the resource class *name*, which is (total - reserved) *
         allocation_ratio. The host must have an inventory of the class."""
         if name in self.classes:
             return self.classes[name].limit
         return int(getattr(self.row.limits, COLUMNS[name]))
 
     def _amounts_of(self, column: str) -> tuple[int, int, int]:
-        """Return (total, claimed amount, largest sum of claims) of the host's resource *column*, such as ``vcpus``."""
+        """Return (total, claimed amount, largest allowed sum of claims) of the host's resource *column*, such as
+        ``vcpus``."""
         row = self.row
         return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
@@ -257,7 +258,7 @@ class Provider:
 class ChildProvider(Provider):
     """A resource provider below the host *root*, such as a NUMA cell, a PCI device or a network card. *report*: the
     provider's description by the host's agent. *used*: the claimed amounts by resource class; empty for a NUMA cell.
-    The aggregates and the generation of the host apply."""
+    Aggregates and generation are those of the host."""
 
     root: Provider | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -326,8 +327,8 @@ class ChildProvider(Provider):
         return {name: self.taken.get(name, 0) for name in self.inventories}
 
     def capacity(self, name: str) -> int:
-        """Return the largest sum of all claims on the resource class *name*. The provider must have an inventory of the
-        class."""
+        """Return the largest allowed sum of all claims on the resource class *name*. The provider must have an
+        inventory of the class."""
         return Inventory(**self.inventories[name]).limit
 
     def has_room_for(self, name: str, amount: int) -> bool:

@@ -277,8 +277,8 @@ def _set_own_class(connection: Connection, provider: Provider, name: str, fields
 
 
 def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inventory *fields* of DISK_GB with the disk space of the cached images on *provider* subtracted from
-    ``reserved``, because Placement's API shows the sum of both as ``reserved``."""
+    """Return the inventory *fields* of DISK_GB without the disk space of the cached images on *provider*, which
+    Placement's API includes in ``reserved``."""
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
