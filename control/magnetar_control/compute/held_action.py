@@ -104,8 +104,8 @@ def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any
                 change: Change | None = None) -> HeldAction:
     """Queue the action *key* with the arguments *args* in a state in which conductors do not start it yet, and return
     it as a ``HeldAction``. *change*: a function that returns the server's new list of volumes from the current one; it
-    is applied in the same transaction, and may raise errors of the package ``core``. Raises ``Conflict`` when the
-    server has changed since the caller read it."""
+    is applied in the same transaction, and may refuse the action by raising a ``MagnetarError``. Raises ``Conflict``
+    when the server has changed since the caller read it."""
     id, database = target.row.id, target.database
     with database.write() as connection:
         row = servers.fetch_server_row(connection, id, lock=True)

@@ -176,8 +176,8 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 class ServerUseCase(Generic[P, R]):
     """An API operation on one server: a function of caller, target and further arguments. Each call first checks the
     policy *rule*. If *key* is set, it also checks whether the server's lock and states allow the action
-    ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated with the server's row
-    there."""
+    ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated with the server's row in
+    the new cell."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key

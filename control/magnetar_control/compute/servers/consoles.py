@@ -187,7 +187,7 @@ def revoke_console_token(grant: ConsoleGrant) -> None:
 
 class Whereabouts(NamedTuple):
     """The current location of a server whose console connection has ended. *host*: the server's new host; ``None`` if
-    it has not moved. *moving*: a live migration is in progress."""
+    the server has not moved. *moving*: a live migration is in progress."""
 
     host: HostView | None = None
     moving: bool = False

@@ -87,8 +87,8 @@ def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
 def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
     """Raise ``Conflict`` if an evacuation could lose or corrupt data. This is so if a volume of the server is only
     reachable through the failed host. It is also so if a guest that still runs on the failed host could write to a
-    volume, and the host is not known to be off. *disks*: the new host takes over the server's own disks, so such a
-    guest could also write to these."""
+    volume, and the host is not known to be off. *disks*: the new host takes over the server's own disks, so a guest
+    that still runs on the failed host could write to these disks too."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])

@@ -29,8 +29,8 @@ Metadata = dict[str, str]
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
     """Replace the value of the JSON column *column* of a server by *change(current value)*, and return the new value.
-    The same transaction checks that the server's state still allows this action; the key of the action in ``ACTIONS``
-    is the name of the column."""
+    The same transaction checks that the server's state still allows the change, which is the action
+    ``ACTIONS[column]``."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:

@@ -278,8 +278,8 @@ def _check_nics_of_many(nics: Sequence[PortRequest]) -> None:
 
 
 def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
-    """Raise ``InvalidField`` if *count* is more servers than one request may create. Nova has only the quota as a
-    limit; here the limit also bounds the size of the transaction that inserts all rows."""
+    """Raise ``InvalidField`` if *count* is more servers than one request may create. Nova has no such limit, only the
+    quota; here the limit keeps the transaction that inserts all rows small."""
     most = caller.settings.max_servers_at_once
     if count > most:
         name, value = ("min_count", new_servers.count) if new_servers.count > most else ("max_count", new_servers.limit)

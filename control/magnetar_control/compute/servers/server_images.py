@@ -26,8 +26,8 @@ NEVER = (*SIGNATURE, "cinder_encryption_key_id", "cinder_encryption_key_deletion
 
 @server_use_case("createImage")
 def create_server_image(caller: Caller, target: Target, name: str, properties: Mapping[str, str] | None = None) -> str:
-    """Create an image of the server's root disk, and return its uuid. The image has the status queued until a conductor
-    has uploaded its content."""
+    """Create an image of the server's root disk, and return the image's uuid. The image has the status queued until a
+    conductor has uploaded its content."""
     server, id = target.row, str(uuid.uuid4())
     mapping, taken = snapshot_block_devices(caller, server, id)
     if taken:
@@ -56,8 +56,8 @@ def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields
 def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str] | None = None,
                  mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """Return the fields for creating an image of the server's root disk, without name and id. *properties*: further
-    image properties. *mapping*: for a server that boots from a volume, the block device mapping of an image without
-    content, which refers to snapshots of volumes."""
+    image properties. *mapping*: for a server that boots from a volume, the block device mapping to store with the
+    image. It refers to snapshots of the server's volumes; the image itself has no content then."""
     stored_image = server.image
     image_properties = {**_inherited_properties(stored_image, caller.settings.non_inheritable_image_properties),
                         "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
@@ -89,10 +89,10 @@ def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Colle
 @server_use_case("createBackup")
 def create_server_backup(caller: Caller, target: Target, name: str, backup_type: str, rotation: int,
                          properties: Mapping[str, str] | None = None) -> str:
-    """Create a backup image of the server's root disk, and return its uuid. The image has the status queued until a
-    conductor has uploaded its content. Then the server's oldest backups of this *backup_type* are deleted, so that at
-    most *rotation* remain (0: the new backup is deleted too). Raises ``InvalidRequest`` for a server that boots from a
-    volume, as Nova does."""
+    """Create a backup image of the server's root disk, and return the image's uuid. The image has the status queued
+    until a conductor has uploaded its content. Then the server's oldest backups of this *backup_type* are deleted, so
+    that at most *rotation* remain (0: the new backup is deleted too). Raises ``InvalidRequest`` for a server that boots
+    from a volume, as Nova does."""
     server, id = target.row, str(uuid.uuid4())
     if boots_from_volume(server):
         raise InvalidRequest("Backup is not supported for volume-backed instances. Make snapshots of its volumes, or "

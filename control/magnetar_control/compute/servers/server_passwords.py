@@ -27,7 +27,7 @@ def show_server_password(_caller: Caller, target: Target) -> str:
 def delete_server_password(caller: Caller, target: Target) -> None:
     """Delete the guest's encrypted password from the server's row and from the server's host, so that the guest can
     publish a new one. If the host does not answer, a conductor deletes the password on the host when the host reports
-    it again."""
+    the password again."""
     if not target.row.password:
         return
     with target.database.write() as connection:
