@@ -125,8 +125,8 @@ def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: Incident
 
 def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
     """Begin to fence a host that sends no heartbeats. Do nothing while the host can still be reached over the network,
-    while no other host can check this, or while too few hosts of the cell send heartbeats. End the incident if the host
-    returns or an operator takes over; set it to failed if the host has no fencing device."""
+    while no other host can check whether it can be reached, or while too few hosts of the cell send heartbeats. End the
+    incident if the host returns or an operator takes over; set it to failed if the host has no fencing device."""
     if _update_waiting_incident(conductor, incident, silence) or not silence.has_quorum:
         return
     host = str(incident.host)

@@ -16,9 +16,12 @@ REPORTED = timedelta(seconds=30)
 
 class CellSilence(NamedTuple):
     """The hosts of a cell that have stopped sending heartbeats. *silent*: names of the hosts without a heartbeat for
-    ``availability_silence`` seconds. *watched*: the number of monitored hosts. A host is monitored if its compute
-    service is enabled and not forced down, and it has sent a heartbeat after the last change of its row. The latter
-    gives a host that was just enabled or unfenced time to boot."""
+    ``availability_silence`` seconds. *watched*: the number of monitored hosts; 0 if none is silent.
+
+    A host is monitored if its compute service is enabled and not forced down, and it has sent a heartbeat after the
+    last change of its row. The condition about the heartbeat gives a host that was just enabled or unfenced time to
+    boot.
+    """
 
     silent: frozenset[str]
     watched: int

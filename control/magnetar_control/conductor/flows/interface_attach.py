@@ -59,8 +59,8 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API has already answered
-    the cancelling request that nothing was attached."""
+    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API may already have told
+    the client that nothing was attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
             raise Cancelled(CANCELLED)
@@ -108,8 +108,8 @@ def _hold_port_resources(work: Work) -> bool:
 
 def run_nic_detachment(work: Work) -> None:
     """Detach the NIC with the MAC address ``work.args["mac"]`` from the server, and free the port
-    ``work.args["port_id"]``, or delete the port if ``work.args["delete"]`` is true. Repeat until the host answers,
-    because the guest may have released the NIC already."""
+    ``work.args["port_id"]``, or delete the port if ``work.args["delete"]`` is true. While the host does not answer,
+    repeat the action instead of ending it as failed, because the guest may have released the NIC already."""
     # An earlier try may have removed it from the server's row: then its resources are unknown, and assumed.
     id = work.args["port_id"]
     nic = next((attached_nic for attached_nic in work.nics if attached_nic["port_id"] == id), None)

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def run_backup(work: Work) -> None:
-    """Upload the backup image that the action *work* has created, then delete old backups of the server. ``work.args``
-    has the image's uuid, and ``rotation``: the number of backups of the same type that remain."""
+    """Upload the content of the backup image ``work.args["image"]`` of the action *work*, then delete old backups of
+    the server. ``work.args["rotation"]``: the number of backups of the same type that remain."""
     if not work.args["rotation"] and server_create_image.image_of_server(work, work.args["image"]) is None:
         work.done()  # none is kept: the new one was deleted already, as the last
     else:

@@ -64,8 +64,8 @@ def fail_deleted_server_image(work: Work) -> None:
 
 def _fail_image(work: Work, why: str) -> bool:
     """Set the image's status to killed and delete its volume snapshots, unless the image is already active. Return
-    whether it was killed. *why*: the reason, which is shown with the image. A copy of the root disk on the host is not
-    deleted."""
+    whether the status was set. *why*: the reason, which is shown with the image. A copy of the root disk on the host is
+    not deleted."""
     image_document = image_of_server(work, work.args["image"])
     if image_document is not None and image_document["status"] == "active":
         return False

@@ -61,7 +61,8 @@ class SourceUp(Conflict):
 
 
 class Evacuation(MigrationTask):
-    """The migration of an evacuation, with the claims of its server. The migration's source is the failed host."""
+    """The migration of an evacuation, with the claims of its server. The migration's source is the failed host, called
+    the old host."""
 
     @property
     def tried(self) -> list[str]:
@@ -137,8 +138,8 @@ class Evacuation(MigrationTask):
 
     def decide(self, host: str) -> None:
         """Save that the old host must not run the server any more (migration status ``pre-migrating``), and whether the
-        new host *host* takes over the server's disks. The transaction blocks new heartbeats of the old host. Raises
-        ``SourceUp`` if the old host is up and not forced down."""
+        new host *host* takes over the server's disks. The transaction blocks new heartbeats of the old host, so that
+        the host cannot come up at the same time. Raises ``SourceUp`` if the old host is up and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
         self.work.args["former_owner"] = folder.get("owner")
@@ -301,10 +302,10 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes. If *host* can reach the pool of a volume,
-    *host* becomes the host that stores the volume, provided that the volume is the root disk, or is stored on *source*
-    or another host that is down. Raises ``HostDown`` while the host that stores a volume does not answer, ``Conflict``
-    for a volume that cannot leave the old host *source*."""
+    """Remove the access of all hosts except *host* to the server's volumes. Make *host* the host that stores a volume
+    if *host* can reach the volume's pool, and the volume is the root disk, or is stored on *source* or another host
+    that is down. Raises ``HostDown`` while the host that stores a volume does not answer, ``Conflict`` for a volume
+    that cannot leave the old host *source*."""
     peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
     access = volumes.homes.access_of_all([attachment["volume_id"] for attachment in work.volumes])
     for attachment in work.volumes:

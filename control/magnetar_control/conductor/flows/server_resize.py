@@ -50,8 +50,8 @@ def run_cold_migration(work: Work) -> None:
 
 
 def flavor_with_grown_disks(flavor: Flavor, current_flavor: Flavor) -> Flavor:
-    """Return *flavor*. If disks of *current_flavor*, the server's previous flavor, are larger, add the key ``grown``
-    with these disks and their sizes, because existing disks cannot shrink."""
+    """Return *flavor*. If disks of *current_flavor*, from which the server changes to *flavor*, are larger, add the key
+    ``grown`` with these disks and their sizes, because existing disks cannot shrink."""
     own_sizes = flavor_disk_sizes({**flavor, "grown": {}})
     larger = {name: size for name, size in flavor_disk_sizes(current_flavor).items() if size > own_sizes[name]}
     plain = cast("Flavor", {name: value for name, value in flavor.items() if name != "grown"})

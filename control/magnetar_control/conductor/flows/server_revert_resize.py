@@ -111,9 +111,8 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim resources on *host* for *consumer* (uuid of the server or its migration) that are enough for any one of
-    *flavors*: of each resource, the largest amount that one of them needs. Return ``False``, and claim nothing, if the
-    host has too few resources left."""
+    """Claim resources on *host* for *consumer* (uuid of the server or its migration): of each resource, the largest
+    amount that any of *flavors* needs. Return ``False``, and claim nothing, if the host has too few resources left."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_merge_largest([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))

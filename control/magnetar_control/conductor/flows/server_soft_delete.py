@@ -33,9 +33,9 @@ LOOK = 15.0
 
 def run_soft_deletion(work: Work) -> None:
     """Power off the guest of the server that the action *work* soft-deletes. The server remains until it is restored or
-    removed (``reclaim_expired``). The image of a shelved server is deleted, because a restored server still has its
-    root disk on the host. While the host does not answer, the action is retried; the server can be deleted meanwhile.
-    """
+    removed (``reclaim_expired``). The image of a shelved server is deleted: a restoration does not need it, because the
+    root disk remains on the host. While the host does not answer, the action is retried; the server can be deleted
+    meanwhile."""
     def do() -> dict[str, Any]:
         server = work.server
         work.begin("The server was deleted for good, or its state was reset, before it was soft-deleted.")

@@ -24,8 +24,9 @@ from magnetar_core.errors import MagnetarError
 
 
 def run_volume_attachment(work: Work) -> None:
-    """Attach a volume to the server of the action *work*; its attachment is ``work.args["attachment_id"]``. If this
-    fails, release the volume's reservation. Repeat while a host does not answer."""
+    """Attach a volume to the server of the action *work*. The volume attachment has the id
+    ``work.args["attachment_id"]``. If attaching fails, release the volume's reservation. While a host does not answer,
+    the action is repeated."""
     attachment = _attachment_of_action(work)
     if attachment is None:  # an earlier try has failed
         work.done()
@@ -54,9 +55,10 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def run_volume_detachment(work: Work) -> None:
-    """Detach a volume from the server of the action *work*; its attachment is ``work.args["attachment_id"]``. If the
-    guest does not release the volume, the volume remains attached. Repeat while a host does not answer, because the
-    guest may have released the volume already."""
+    """Detach a volume from the server of the action *work*. The volume attachment has the id
+    ``work.args["attachment_id"]``. If the guest does not release the volume, the volume remains attached. While a host
+    does not answer, repeat the action instead of ending it as failed, because the guest may have released the volume
+    already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()

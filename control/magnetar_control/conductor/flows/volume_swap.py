@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def run_volume_swap(work: Work) -> None:
     """Replace the volume ``work.args["volume_id"]`` of the server of the action *work* by the volume
-    ``work.args["new_volume_id"]``. Repeat until the hosts answer."""
+    ``work.args["new_volume_id"]``. While a host does not answer, the action is repeated."""
     attachment = _swapped_attachment(work)
     if attachment is None:  # an earlier try has failed, or the old volume was detached before
         keep_attached(work.args["attachment_id"], work)
