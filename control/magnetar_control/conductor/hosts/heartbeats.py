@@ -24,8 +24,8 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 class Heartbeat(NamedTuple):
     """A received heartbeat of a host that is not yet written to the database. *report*: the frequently changing
-    properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of the evacuations
-    from the host whose guests are already stopped or removed there."""
+    properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of evacuations from
+    the host; their guests are already stopped on this host, or removed from it."""
 
     report: str | None
     handled: Collection[str]
@@ -33,7 +33,8 @@ class Heartbeat(NamedTuple):
 
 class Heartbeats:
     """The thread that writes heartbeats and renews leases of the hosts that a conductor watches, for many hosts in one
-    transaction. *written*: a function that is called with the result of each transaction."""
+    transaction. *written*: a function that is called after each transaction with its result (which hosts are up, and
+    which are not)."""
 
     def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
         self.conductor, self._written = conductor, written
@@ -62,8 +63,8 @@ class Heartbeats:
 
     def add_heartbeat(self, host: str, report: str | None, handled: Collection[str] = ()) -> None:
         """Queue a received heartbeat of *host*, to be written to the database. *report*: the frequently changing
-        properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of the evacuations
-        from the host whose guests are already stopped or removed there."""
+        properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of evacuations
+        from the host; their guests are already stopped on this host, or removed from it."""
         with self._changed:
             if host in self._renewed:
                 self._heartbeats[host] = Heartbeat(report, handled)

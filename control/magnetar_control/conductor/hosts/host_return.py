@@ -34,8 +34,8 @@ FENCED_LOOK = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
-    """Clean up a host that returns after evacuations. Handle its evacuations with the status ``done``, and its running
-    evacuations except *completed_ids* (uuids).
+    """Clean up a host that returns after evacuations. Handle the evacuations from the host that have the status
+    ``done``, and the running ones except *completed_ids* (uuids of the evacuations that were handled by earlier calls).
 
     For a running evacuation, only stop the guest, because the evacuation may still fail. For an evacuation with the
     status ``done``, set the status to completed, and remove the guest if the server is deleted or on another host now.

@@ -106,8 +106,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """For each host in the settings that is new in this conductor's cell, or whose row has another cell or
-        endpoint, insert or update the row."""
+        """Insert a row for each host in the settings that has none, and update the rows of hosts that do not have this
+        conductor's cell, or the endpoint from the settings."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}

@@ -306,8 +306,8 @@ class HostFollower:
             self._put(partial(watch.handle, self.name, event, document))
 
     def _put(self, function: Callable[[], None]) -> None:
-        """Queue *function* as a job of the host, which runs in a thread after its earlier jobs. If the job fails, close
-        the connection to the agent: the next connection begins with a report of all servers."""
+        """Queue *function* as a job of the host; the job runs in a thread after the host's earlier jobs. If the job
+        fails, close the connection to the agent, because the next connection begins with a report of all servers."""
         connection, watch = self._connection, self.watch
 
         def job() -> None:

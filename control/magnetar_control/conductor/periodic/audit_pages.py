@@ -118,8 +118,8 @@ def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after
 
 
 def _read_migrations(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next page of servers, after the server id *after*, that have an open migration but no row in *cell*.
-    """
+    """Return the next page of servers that have an open migration but no row in *cell*. *after*: the integer id of a
+    migration, as text; only migrations with a larger id are read."""
     begin, end = int(after or 0), int(after or 0) + MIGRATIONS
     more = reader.ask_cell(cell, database, _LATER_MOVE, after=end)
     ids = {row.server_id for row in reader.ask_cell(cell, database, _OPEN_MOVES, after=begin, last=end)}

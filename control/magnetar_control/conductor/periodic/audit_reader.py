@@ -242,9 +242,9 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Add to *state* a second *row* of a server, found in the cell *cell_id*. As ``state.servers[id]``, keep the row in
-    the cell to which the server has moved. Note the cell of the older row in ``state.copies`` or ``state.twins``. Rows
-    in cell0 must be added first."""
+    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row in the cell to which the
+    server has moved as ``state.servers[id]``, and note the cell of the older row in ``state.copies`` or
+    ``state.twins``. Rows in cell0 must be added first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

@@ -78,7 +78,7 @@ class AuditState:
     hosts.
 
     ``servers``: the rows of servers that are not deleted, by id. ``guests``: the guests on each host that answers, by
-    host name and then server id. On the page's own hosts these are all guests; on other hosts, they are only the guests
+    host name and then server id. The field has all guests on the page's own hosts, and on other hosts only the guests
     of the page's servers.
     """
 

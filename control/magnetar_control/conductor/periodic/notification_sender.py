@@ -100,8 +100,8 @@ def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
 
 
 def drop_old(conductor: Conductor) -> None:
-    """Delete notifications that have waited too long, exceed the limit, or are for receivers that are no longer in the
-    settings."""
+    """Delete notifications that have waited too long, exceed the largest number of waiting notifications, or are for
+    receivers that are no longer in the settings."""
     settings = conductor.settings
     for database, box in conductor_outboxes(conductor):
         dropped = outbox.drop_stale_notifications(database, box, conductor.notifications.receivers,

@@ -220,8 +220,9 @@ def empty_logs(conductor: Conductor) -> None:
 
 
 def remove_unused_images(conductor: Conductor) -> int:
-    """Delete cached images from hosts if no server has needed them for a day, and leftover disk copies of
-    ``createImage`` and similar actions. Return how many were deleted. A later build downloads a deleted image again."""
+    """Delete from hosts the cached images that no server has needed for a day, and the disk copies that ``createImage``
+    and similar actions have left behind. Return the number of deleted images and copies. A later build downloads a
+    deleted image again."""
     count, unused_since = 0, utc_now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -279,7 +280,7 @@ def _forget_deliveries(periodic: Periodic) -> None:
 
 def _purge(periodic: Periodic) -> None:
     """Delete the rows of servers in the cell and in cell0 that were deleted more than ``purge_deleted_after`` days ago,
-    and the rows of incidents and fencing requests that ended before the same time."""
+    and the rows of incidents and fencing requests that ended before then."""
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
