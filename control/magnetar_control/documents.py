@@ -52,7 +52,8 @@ class PortRequest(TypedDict):
     port on a network.
 
     ``make``: a random text from which the uuid of the new port is derived. ``by_engine``: whether the network engine
-    (OVN) connects the port. ``resources``, ``devices``, ``network_affinity``: as in ``ServerNic``.
+    (OVN) connects the port. ``resources``, ``devices``, ``network_affinity``: as in ``ServerNic``. ``mac``,
+    ``addresses``: the MAC and all addresses of a NIC that exists already, since its domain is adopted.
     """
 
     network_id: ReadOnly[str]
@@ -66,6 +67,8 @@ class PortRequest(TypedDict):
     devices: ReadOnly[NotRequired[Mapping[str, int]]]
     dns_name: ReadOnly[NotRequired[str]]
     vnic_type: ReadOnly[NotRequired[str]]
+    mac: ReadOnly[NotRequired[str]]
+    addresses: ReadOnly[NotRequired[Sequence[str]]]
 
 
 class AddressOfNic(TypedDict):
@@ -174,7 +177,8 @@ class ServerRequest(TypedDict, total=False):
     """The fields of a server's create request that are stored because later actions need them. ``off``: create the
     server powered off. ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's
     filters. ``roles``: the roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created
-    (``user`` or ``deployment``)."""
+    (``user`` or ``deployment``). ``adopted``: the server is a libvirt domain of another program: {domain, disks,
+    adopted_at}."""
 
     networks: ReadOnly[Sequence[PortRequest]]
     blocks: ReadOnly[Sequence[BlockDevice]]
@@ -188,6 +192,7 @@ class ServerRequest(TypedDict, total=False):
     off: ReadOnly[bool]
     tpm_secret_drawn: ReadOnly[str]
     disk_keys: ReadOnly[Sequence[str]]
+    adopted: ReadOnly[Mapping[str, Any]]
 
 
 #: Names of networks to the addresses there as Nova shows them: addr, version, OS-EXT-IPS:type, OS-EXT-IPS-MAC:mac_addr.

@@ -145,11 +145,18 @@ def _take_port(connection: Connection, id: str, hostname: str, values: Document)
 
 def _make_port(connection: Connection, context: Context, id: str, request: PortRequest, choices: Sequence[RowMapping],
                values: Document) -> None:
+    own_mac = {"mac_address": request["mac"]} if "mac" in request else {}
     mac = ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=request["network_id"],
-                        status="DOWN", made_for_server=True, created_at=utc_now(), **values)
+                        status="DOWN", made_for_server=True, created_at=utc_now(), **own_mac, **values)
     if mac is None:
+        if own_mac and not connection.execute(select(ports.c.id).where(ports.c.id == id)).first():
+            raise Conflict(f"The MAC address {request['mac']} belongs to another port.", type="MacAddressInUse")
         return  # another conductor created it meanwhile
-    if request.get("fixed_ip"):
+    if "addresses" in request:
+        for address in request["addresses"]:
+            ipam.give_address(connection, id, request["network_id"], choices, address,
+                              f"any of the subnets on network {request['network_id']}")
+    elif request.get("fixed_ip"):
         ipam.give_address(connection, id, request["network_id"], choices, request["fixed_ip"],
                           f"any of the subnets on network {request['network_id']}")
         ipam.give_automatic(connection, id, mac, choices)
