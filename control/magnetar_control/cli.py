@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import InvalidField, MagnetarError
 
 from . import (
+    adoption_commands,
     backup_commands,
     balance_commands,
     data_commands,
@@ -75,6 +76,7 @@ def subcommands(commands: Commands) -> None:
     host_commands.add_host_commands(_add_command, host)
     fence_commands.add_fence_commands(_add_command, host)
     room_commands.add_room_command(_add_command, host)
+    adoption_commands.add_adoption_command(_add_command, host)
     balance_commands.add_balance_command(_add_command, commands)
     incident_commands.add_incident_commands(_add_command, partial(_add_group, commands))
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))

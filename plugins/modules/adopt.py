@@ -10,9 +10,9 @@ module: adopt
 version_added: "0.2.0"
 short_description: Make a server of a libvirt domain that another program has defined
 description:
-  - Adopts a domain of virt-install, virt-manager, Cockpit, Terraform or Vagrant as a server of the host's agent. A
-    guest that runs keeps running. The domain keeps its definition, its uuid and its name, and its disks stay where
-    they are. The agent only adds a mark to the metadata of the domain.
+  - Adopts a domain of virt-install, virt-manager, Cockpit, Terraform or Vagrant as a server of the host's agent, or of
+    a cloud that has the host. A guest that runs keeps running. The domain keeps its definition, its uuid and its name,
+    and its disks stay where they are. The agent only adds a mark to the metadata of the domain.
   - In check mode, the task returns what the server would be, or fails with what hinders the adoption. Run
     M(magnetar.compute.adopt_info) first, which reports the same for all domains.
   - An adopted server can be started, stopped, paused, suspended, rebooted, renamed, released and deleted, and has
@@ -20,7 +20,10 @@ description:
   - O(state=released) ends the adoption. The domain is then as it was before.
   - Deletion of an adopted server with M(magnetar.compute.server) removes the domain from libvirt. Its disks, its UEFI
     variables and the state of its TPM stay.
-  - Domains of a single host only. A cloud does not know adopted servers.
+  - In a cloud, O(host) names the host. The server gets the project and user that you name, a flavor of the domain's
+    size, and ports with the MAC addresses and addresses of the domain's NICs. For administrators.
+  - A NIC on a bridge or libvirt network that the cloud does not know hinders the adoption. Name its network in
+    O(networks), or use O(without_ports).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -42,6 +45,16 @@ EXAMPLES = r"""
     name: wiki
     server_name: intranet-wiki
 
+- name: Adopt one as a server of a project of the cloud mycloud
+  magnetar.compute.adopt:
+    cloud: mycloud
+    host: kvm1
+    name: shop
+    project: web
+    networks:
+      br0: office
+    make_flavor: true
+
 - name: Release it; the domain stays as it is
   magnetar.compute.adopt:
     name: mail
@@ -59,15 +72,19 @@ adoption:
         sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
     name: {description: The name of the libvirt domain. It stays., type: str, sample: web1}
     server_name: {description: The name of the server; the name of the domain when omitted., type: str, sample: web1}
+    host: {description: 'The host of the domain; in a cloud, required to adopt.', type: str, sample: kvm1}
+    addresses: {description: 'In a cloud: addresses of NICs by MAC address; by default those that the host has leased to
+          them.', type: dict, sample: {'52:54:00:12:34:56': [192.0.2.7]}}
     status: {description: 'Whether the domain can be adopted, something hinders its adoption, or it is adopted.',
         type: str, sample: adopted}
     power_state: {description: The power state of the domain., type: str, sample: running}
     autostart: {description: Whether libvirt starts the domain when the host boots. It stays so., type: bool,
         sample: true}
     server: {description: 'The fields of the server, as it is or would be: {name, flavor, networks, machine,
-          virt_type, power, resume_on_host_boot}.', type: dict, sample: {name: web1, flavor: {vcpus: 2, ram: 2048,
-            disk: 20, ephemeral: 0, swap: 0}, networks: [{network: default, mac: '52:54:00:12:34:56', model: virtio}],
-          machine: pc-q35-7.2, virt_type: kvm, power: running, resume_on_host_boot: true}}
+          virt_type, power, resume_on_host_boot}; in a cloud also project_id, user_id and ports.', type: dict,
+        sample: {name: web1, flavor: {vcpus: 2, ram: 2048, disk: 20, ephemeral: 0, swap: 0}, networks: [
+            {network: default, mac: '52:54:00:12:34:56', model: virtio}], machine: pc-q35-7.2, virt_type: kvm,
+          power: running, resume_on_host_boot: true}}
     disks: {description: 'The disks, which stay where they are: {device, bus, kind, format, path,
           size in bytes, readonly, shareable, backing}. C(backing) has path and format of each backing
           file.', type: list, elements: dict, sample: [{device: vda, bus: virtio, kind: disk, format: qcow2,

@@ -14,6 +14,7 @@ description:
     parts of the domain stay as they are because a server has no fields for them, and what hinders an adoption, with
     what to do.
   - Domains that are adopted are reported too.
+  - In a cloud, for administrators, the domains of all hosts that are up, or of the host in O(filters).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -28,6 +29,12 @@ EXAMPLES = r"""
 - name: Report all domains of other programs
   magnetar.compute.adopt_info:
   register: found
+
+- name: Report those of a host of the cloud mycloud
+  magnetar.compute.adopt_info:
+    cloud: mycloud
+    filters:
+      host: kvm1
 
 - name: Adopt those that nothing hinders
   magnetar.compute.adopt:
@@ -46,7 +53,7 @@ EXAMPLES = r"""
 RETURN = r"""
 adoptions:
   description: 'The domains of the host that Magnetar did not make, sorted by name; with C(status), those that it has
-      adopted.'
+      adopted. Of a cloud, the domains of all hosts that are up, or of the host in O(filters).'
   returned: on success
   type: list
   elements: dict
@@ -55,15 +62,19 @@ adoptions:
         sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
     name: {description: The name of the libvirt domain. It stays., type: str, sample: web1}
     server_name: {description: The name of the server; the name of the domain when omitted., type: str, sample: web1}
+    host: {description: 'The host of the domain; in a cloud, required to adopt.', type: str, sample: kvm1}
+    addresses: {description: 'In a cloud: addresses of NICs by MAC address; by default those that the host has leased to
+          them.', type: dict, sample: {'52:54:00:12:34:56': [192.0.2.7]}}
     status: {description: 'Whether the domain can be adopted, something hinders its adoption, or it is adopted.',
         type: str, sample: adopted}
     power_state: {description: The power state of the domain., type: str, sample: running}
     autostart: {description: Whether libvirt starts the domain when the host boots. It stays so., type: bool,
         sample: true}
     server: {description: 'The fields of the server, as it is or would be: {name, flavor, networks, machine,
-          virt_type, power, resume_on_host_boot}.', type: dict, sample: {name: web1, flavor: {vcpus: 2, ram: 2048,
-            disk: 20, ephemeral: 0, swap: 0}, networks: [{network: default, mac: '52:54:00:12:34:56', model: virtio}],
-          machine: pc-q35-7.2, virt_type: kvm, power: running, resume_on_host_boot: true}}
+          virt_type, power, resume_on_host_boot}; in a cloud also project_id, user_id and ports.', type: dict,
+        sample: {name: web1, flavor: {vcpus: 2, ram: 2048, disk: 20, ephemeral: 0, swap: 0}, networks: [
+            {network: default, mac: '52:54:00:12:34:56', model: virtio}], machine: pc-q35-7.2, virt_type: kvm,
+          power: running, resume_on_host_boot: true}}
     disks: {description: 'The disks, which stay where they are: {device, bus, kind, format, path,
           size in bytes, readonly, shareable, backing}. C(backing) has path and format of each backing
           file.', type: list, elements: dict, sample: [{device: vda, bus: virtio, kind: disk, format: qcow2,

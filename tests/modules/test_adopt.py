@@ -66,6 +66,9 @@ def test_what_hinders_is_told(domains):
     ({"name": "old1", "server_name": " x"}, "server_name: must be printable text"),
     ({"id": UUID, "name": "other"}, "name: differs from the domain's name 'old1'"),
     ({"name": "old1", "state": "absent"}, "state"),
+    ({"name": "old1", "host": "kvm1"}, "host: is for a cloud"),
+    ({"name": "old1", "project": "web"}, "project: is for a cloud"),
+    ({"name": "old1", "networks": {"br0": "office"}}, "networks: is for a cloud"),
     ({"name": "old1", "endpoint": "http://127.0.0.1:1/"}, "endpoint")], ids=str)
 def test_bad_input(domains, options, said):
     refused = domains("adopt", **options)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.reconcile.reconcile import without_fields_of_clouds
+from magnetar_agent.servers import DomainsView
 from magnetar_agent.servers.adoption import candidates, hindrances, takeover
 from magnetar_agent.servers.adoption.adopted import is_adopted, new_server_fields
 from magnetar_agent.servers.adoption.disk_chains import ChainReader
@@ -44,7 +46,7 @@ class AdoptionDriver(DocumentDriver):
         """
         if want is None:
             return self._release(host, key, dry_run, operation)
-        requested = checked_request(self.kind, key, want)
+        requested = checked_request(self.kind, key, without_fields_of_clouds(self.kind, want))
         domains = host.hypervisor.domains()
         domain = _find_domain(domains, key)
         if requested.get("name", domain.name) != domain.name:
@@ -69,14 +71,14 @@ class AdoptionDriver(DocumentDriver):
         before, after = {"status": ADOPTABLE}, {"status": ADOPTED, "server_name": server_name}
         if dry_run:
             takeover.check_unhindered(host, candidate, server_name, users)
-            shown = self._report(candidate, None, [])
+            shown = self._report(host, candidate, None, [])
             shown.update(status=ADOPTED, server_name=server_name, server=_server_part(
                 new_server_fields(candidate, server_name)))
             return Result(steps, diff_documents(before, after), shown)
         document = takeover.adopt_domain(host, candidate, server_name, users)
         if document is None:
             return Result([], [], self.one(host, domain.uuid))
-        return Result(steps, diff_documents(before, after), self._report(candidate, document, []))
+        return Result(steps, diff_documents(before, after), self._report(host, candidate, document, []))
 
     def _unchanged(self, host: LocalHost, domain: Domain, document: Document, requested: Fields,
                    permissions: Mapping[str, Any], dry_run: bool, operation: Operation) -> Result:
@@ -134,24 +136,27 @@ class AdoptionDriver(DocumentDriver):
 
     def _reports(self, host: LocalHost, domains: Mapping[str, Domain], wanted: Any) -> list[Fields]:
         foreign = [domain for domain in wanted if domain.adopted or not domain.owned]
-        users = candidates.disk_users(host, domains)
-        return [self._reported(host, candidate, users)
+        users, view = candidates.disk_users(host, domains), DomainsView(host, {})
+        return [self._reported(host, candidate, users, view)
                 for candidate in candidates.read_candidates(host, self.reader, foreign)]
 
-    def _reported(self, host: LocalHost, candidate: DomainCandidate, users: Users) -> Fields:
+    def _reported(self, host: LocalHost, candidate: DomainCandidate, users: Users, view: DomainsView) -> Fields:
         document = host.documents.get(Server.noun, candidate.domain.uuid)
         if is_adopted(document):
-            return self._report(candidate, document, [])
-        return self._report(candidate, None, hindrances.find_hindrances(host, candidate, candidate.domain.name, users))
+            return self._report(host, candidate, document, [], view)
+        return self._report(host, candidate, None, hindrances.find_hindrances(
+            host, candidate, candidate.domain.name, users), view)
 
-    def _report(self, candidate: DomainCandidate, document: Document | None, found: list[Fields]) -> Fields:
+    def _report(self, host: LocalHost, candidate: DomainCandidate, document: Document | None, found: list[Fields],
+                view: DomainsView | None = None) -> Fields:
         """Return the report about a domain, as API responses show it. *document*: the stored server if the domain is
-        adopted. *found*: the reasons against an adoption."""
+        adopted. *found*: the reasons against an adoption. *view*: reads the DHCP leases, once for several reports."""
         domain = candidate.domain
         fields = new_server_fields(candidate, domain.name if document is None else document.name)
         values = {
             "id": domain.uuid, "name": domain.name, "server_name": fields["name"], "power_state": domain.state,
-            "autostart": candidate.definition.autostart,
+            "autostart": candidate.definition.autostart, "host": host.name,
+            "addresses": _leased_addresses(view or DomainsView(host, {}), fields["networks"]),
             "status": ADOPTED if document is not None else HINDERED if found else ADOPTABLE,
             "server": _server_part(fields if document is None else {**document.want, "networks": fields["networks"]}),
             "disks": [_disk_part(disk, candidate) for disk in candidate.parts.disks],
@@ -165,12 +170,22 @@ class AdoptionDriver(DocumentDriver):
         domain = host.hypervisor.domain(document.id)
         read = candidates.read_candidates(host, self.reader, [domain]) if domain is not None else []
         if read:
-            return self._report(read[0], document, [])
+            return self._report(host, read[0], document, [])
         note = document.state["adopted"]
         values = {"id": document.id, "name": note["domain"], "server_name": document.name, "status": ADOPTED,
+                  "host": host.name, "addresses": {},
                   "power_state": "missing", "autostart": False, "server": _server_part(document.want),
                   "disks": [{"path": path} for path in note["disks"]], "stays": [], "hindrances": []}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+
+def _leased_addresses(view: DomainsView, networks: list[Fields]) -> dict[str, list[str]]:
+    """Return the addresses that libvirt has leased to the NICs *networks*, by MAC."""
+    by_mac: dict[str, list[str]] = {}
+    for leases in view.addresses(networks).values():
+        for lease in leases:
+            by_mac.setdefault(lease["mac"], []).append(lease["addr"])
+    return by_mac
 
 
 def _server_part(fields: Fields) -> Fields:

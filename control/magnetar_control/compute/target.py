@@ -17,6 +17,7 @@ from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.servers.servers import server_tpm_security
 from magnetar_core.actions import ACTIONS, ANY, ANY_TPM, policy_rule_of_action
+from magnetar_core.adoption import REFUSED_ACTIONS, refused_for_adopted
 from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.hardware.merge import encrypts_disks
 
@@ -80,10 +81,13 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
 
 
 def check_server_carries(server: ServerRow, key: str) -> None:
-    """Raise ``Conflict`` when the server has something that the action *key* cannot save or move: shares, a TPM,
-    encrypted disks, or hardware of its host."""
+    """Raise ``Conflict`` when the action *key* cannot save or move something that the server has: shares, a TPM,
+    encrypted disks, or hardware of its host. Raise it also when the server is an adopted domain, whose definition and
+    disks no action changes."""
     action = ACTIONS[key]
     label = action.label or key
+    if key in REFUSED_ACTIONS and servers.is_adopted(server):
+        raise refused_for_adopted(server.name, REFUSED_ACTIONS[key])
     if action.bare and server.stored.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{label}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")

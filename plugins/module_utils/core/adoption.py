@@ -37,6 +37,14 @@ REMEDIES: Mapping[str, str] = {
     "console_log": "Read the serial line (magnetar console), or the log that its definition names.",
     "change_password": "Set it with virsh set-user-password.",
 }
+#: The actions of ``actions.ACTIONS`` that an adopted server of a cloud refuses, each with its key of ``REMEDIES``.
+REFUSED_ACTIONS: Mapping[str, str] = {
+    "rebuild": "rebuild", "evacuate": "migration", "rescue": "rescue", "resize": "flavor", "migrate": "migration",
+    "os-migrateLive": "migration", "createImage": "create_image", "createBackup": "create_image",
+    "changePassword": "change_password", "shelve": "shelve", "attach_volume": "volume_attachment",
+    "detach_volume": "volume_attachment", "swap_volume": "volume_attachment", "attach_interface": "networks",
+    "detach_interface": "networks", "attach_share": "share_attachment", "detach_share": "share_attachment",
+    "addFixedIp": "networks", "removeFixedIp": "networks", "injectNetworkInfo": "networks"}
 _USUAL = "Change the domain with virsh edit: the server follows it."
 
 

@@ -6,19 +6,20 @@ from __future__ import annotations
 from ..core.errors import InvalidField
 from ..core.kinds import Adoption
 from .info import InfoModule
+from .module import key_from_params
 from .resource import ResourceModule
 
 RELEASED = "released"
 
 
 class AdoptModule(ResourceModule):
-    """The module adopt. It makes an existing libvirt domain a server of the agent ("adopts" it), or ends the adoption.
-    """
+    """The module adopt. It makes an existing libvirt domain a server of the agent or of a cloud ("adopts" it), or ends
+    the adoption."""
 
     kind = Adoption
     removed = RELEASED
     state_doc = ("V(present) adopts the domain. V(released) ends that: the domain and its disks stay as they are, and "
-                 "the agent forgets the server.")
+                 "the agent or the cloud forgets the server.")
     on_immutable = ("fail", "ignore")
     on_immutable_doc = "which is the O(server_name) of a domain that is adopted already."
 
@@ -26,8 +27,23 @@ class AdoptModule(ResourceModule):
         super().__init__()
         self.name = "adopt"
 
+    def key(self, params):
+        """Return the key of the domain; with the option ``host``, ``HOST:DOMAIN``, which only a cloud has."""
+        key = key_from_params(params)
+        return "%s:%s" % (params["host"], key) if params.get("host") else key
+
+    def want(self, params):
+        """Return the desired fields; ``host`` is a part of the key."""
+        want = super().want(params)
+        want.pop("host", None)
+        if params.get("host"):
+            want.pop("name", None)
+        return want
+
     def execute(self, params, check_mode, diff_mode, client):
-        check_of_host(client)
+        if params.get("host") and not client.of_cloud:
+            raise InvalidField("host", "is for a cloud, and %s is the agent of one host. Leave it out"
+                               % client.endpoint)
         return super().execute(params, check_mode, diff_mode, client)
 
 
@@ -41,14 +57,3 @@ class AdoptInfoModule(InfoModule):
     def __init__(self):
         super().__init__()
         self.name = "adopt_info"
-
-    def execute(self, params, check_mode, diff_mode, client):
-        check_of_host(client)
-        return super().execute(params, check_mode, diff_mode, client)
-
-
-def check_of_host(client):
-    """Raise ``InvalidField`` if *client* uses a cloud, because only agents adopt domains."""
-    if client.of_cloud:
-        raise InvalidField("cloud", "is not for domains of other programs, which only the agent of their host adopts. "
-                                    "Name the agent as endpoint")

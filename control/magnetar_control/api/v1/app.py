@@ -43,6 +43,7 @@ from magnetar_core.events import EventRequest, subject_of_event
 from magnetar_core.operations import RUNNING, Operation
 from magnetar_core.version import API, installed_version
 
+from .adoption import CloudAdoptions
 from .driver import ALL_PROJECTS, CloudDriver
 from .flavor_access import FlavorAccesses
 from .groups import Aggregates, ServerGroups
@@ -60,8 +61,8 @@ from .volume_type import VolumeTypes
 #: The drivers of all kinds that the cloud serves, by the word in the path.
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
-    ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
-    Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
+    ShareAttachments(), CloudAdoptions(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(),
+    Ports(), Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
     AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers(), VolumeBackups(),
     FlavorAccesses(), ImageMembers(), IdentityDomains(), IdentityProjects(), IdentityUsers(), IdentityGroups(),
     IdentityRoles(), CloudRoleAssignments(), ApplicationCredentials())}

@@ -105,7 +105,7 @@ POLICIES = {
     }.items() for name in names.split()},
     **{f"os_compute_api:{resource}:{name}": role for resource, roles in OF_RESOURCE.items()
        for role, names in roles.items() for name in names.split()},
-    "magnetar:servers:guest": "admin",
+    "magnetar:servers:guest": "admin", "magnetar:servers:adopt": "admin",
 }
 
 
@@ -118,8 +118,13 @@ class Further(NamedTuple):
 
 
 #: Rules of routes of ``/v1`` that the Compute API does not have. *of*: the routes.
-OF_V1 = {"magnetar:servers:guest": Further(
-    "POST /v1/server/{key}/guest", "Run programs, and read and write files, in a server as root, by its guest agent.")}
+OF_V1 = {
+    "magnetar:servers:guest": Further(
+        "POST /v1/server/{key}/guest", "Run programs, and read and write files, in a server as root, by its guest "
+        "agent."),
+    "magnetar:servers:adopt": Further(
+        "GET /v1/adoption, and GET, PUT and DELETE /v1/adoption/{key}", "List the libvirt domains of hosts that other "
+        "programs have defined, adopt them as servers of any project, and release them.")}
 _ALL_SERVERS = "servers.list servers.detail.list"
 _SHOWN = "servers.show servers.detail.list servers.update servers.action.rebuild"
 #: Additional rules of operations, and rules of operations whose target is known only later. A test checks each of them.

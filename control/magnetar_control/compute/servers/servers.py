@@ -203,23 +203,24 @@ def delete_server(caller: Caller, target: Target) -> None:
         if soft_delete.soft_delete_server(caller, target):
             return
         target = find_server_target(caller, target.row.id)  # it has changed since it was read
-    _queue_deletion(caller, target)
+    queue_deletion(caller, target)
 
 
 @server_use_case("forceDelete")
 def force_delete_server(caller: Caller, target: Target) -> None:
     """Delete the server immediately and without soft deletion, in any state."""
-    _queue_deletion(caller, target)
+    queue_deletion(caller, target)
 
 
-def _queue_deletion(caller: Caller, target: Target) -> None:
+def queue_deletion(caller: Caller, target: Target, **args: Any) -> None:
+    """Cancel the actions of the server, and queue its removal by the conductors. *args*: of the action ``delete``."""
     server = target.row
     while True:
         with target.database.write() as connection:
             notify_stopped_actions(caller, server.id, connection,
                                    stopped_actions.cancel_server_actions(connection, server.id))
             if servers.request_server_action(connection, server, "delete", caller.request_id, caller.context.user_id,
-                                             caller.project):
+                                             caller.project, args):
                 target.database.ring(connection, servers.ACTIONS_BELL)
                 return
         target = find_server_target(caller, server.id)  # it has changed since it was read

@@ -33,6 +33,7 @@ from magnetar_control.store.hosts.incidents import (
 from magnetar_control.store.servers import migrations, servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.servers.servers import DELETING, SOFT_DELETING
+from magnetar_core.adoption import refused_for_adopted
 from magnetar_core.power import BUILDING
 
 from .incident_changes import change_incident
@@ -203,6 +204,10 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: Incident
             return False
         if lost_volume is not None:  # to try again would not help
             reason = volume_lost(lost_volume, str(incident.host)).message
+            incidents.update_incident_server(connection, row, state=LOST, message=reason)
+            return False
+        if servers.is_adopted(current):
+            reason = refused_for_adopted(current.name, "evacuation").message
             incidents.update_incident_server(connection, row, state=LOST, message=reason)
             return False
         if not servers.action_is_allowed(current, EVACUATE):

@@ -27,6 +27,7 @@ from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.hardware.merge import requested_hardware
 from magnetar_core.power import OFF, POWERS, RUNNING
 
+from .server_adopt import run_adoption
 from .server_resize import agent_flavor
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,10 @@ log = logging.getLogger(__name__)
 
 def run_server_build(work: Work) -> None:
     """Build the server of the action *work* on the host that the scheduler has chosen. If this fails, queue the build
-    for another host."""
+    for another host. If the server is a domain that exists, adopt it."""
+    if servers.is_adopted(work.server):
+        run_adoption(work)
+        return
     host = work.action.host or work.server.host
     if work.action.attempts > 1 and host not in (claimed_hosts := hosts_with_claims(work)):
         # Its build failed and was interrupted after the claim was released, or the server waits for a host.

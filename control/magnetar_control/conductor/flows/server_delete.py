@@ -17,10 +17,12 @@ from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import migrations, server_group_members, server_mappings
+from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.migrations import ENDED
 from magnetar_core.errors import Conflict, Unavailable
 from magnetar_core.power import DELETED
 
+from .server_adopt import run_release
 from .server_shelve import delete_image
 
 log = logging.getLogger(__name__)
@@ -33,10 +35,14 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 def run_server_deletion(work: Work) -> None:
     """Delete the server of the action *work*. If a host is down, has a full disk or does not answer at any attempt, the
-    deletion completes without this host, and the guest is removed from the host later."""
+    deletion completes without this host, and the guest is removed from the host later. An adopted server that is released, or
+    whose adoption has not ended, leaves its domain as it is."""
     server = work.server
     if server.deleted_at:
         work.done()
+        return
+    if work.args.get("release") or (servers.is_adopted(server) and not server.launched_at):
+        run_release(work)
         return
 
     def delete_it() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from magnetar_control.conductor.steps.host_updates import HostUpdateSender
 from magnetar_control.conductor.worker.work import DOWN
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import servers
+from magnetar_control.store.servers import servers as servers_store
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import NotFound
 from magnetar_core.http.client import Client
@@ -57,10 +58,11 @@ class GuestUpdateSender(HostUpdateSender):
 
     def _tell_guest(self, client: Client, host: str, row: ServerRow) -> None:
         try:
-            client.event("server", row.id, "tell_guest", {
-                "revision": row.guest_revision, "metadata": row.metadata,
-                "guest_data": guest_data(self.conductor, row, host)},
-                request_id=f"tell-guest-{row.id}-{row.guest_revision}")
+            if not servers_store.is_adopted(row):  # those have neither a config drive nor the metadata service
+                client.event("server", row.id, "tell_guest", {
+                    "revision": row.guest_revision, "metadata": row.metadata,
+                    "guest_data": guest_data(self.conductor, row, host)},
+                    request_id=f"tell-guest-{row.id}-{row.guest_revision}")
         except NotFound:  # its next host gets everything with the server
             log.debug("server %s is not on host %s", row.id, host)
         with self.conductor.database.write() as connection:

@@ -197,8 +197,9 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
 
 
 def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Delete the guest of a failed build from the finding's host. Raises ``Conflict`` if an action of the server is
-    queued or running, or if the server's row, a claim or an open migration now names this host."""
+    """Delete the guest of a failed build from the finding's host, or release the domain of a failed adoption there.
+    Raises ``Conflict`` if an action of the server is queued or running, or if the server's row, a claim or an open
+    migration now names this host."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.fetch_server_row(connection, finding.id)
@@ -208,7 +209,11 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
         claimed_hosts = {claim.host for claim in allocations.fetch_server_claims(connection, finding.id)}
     if busy or row is None or row.host == finding.place or finding.place in claimed_hosts:
         raise Conflict(f"Something is done to server {finding.id} again.")
-    _remove(watch, finding)
+    if state.guests[finding.place][finding.id].get("adopted"):
+        with watch.conductor.client(finding.place) as client:
+            client.delete("adoption", finding.id)
+    else:
+        _remove(watch, finding)
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:

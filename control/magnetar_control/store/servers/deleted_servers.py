@@ -8,11 +8,11 @@ Archived rows are on disk before they are removed: after a crash they may be in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, Select, bindparam, delete, func, select
+from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.engine.archive import append_rows
@@ -54,14 +54,25 @@ def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive
                 append_rows(connection, ids, _ROWS, archive)
         if not ids:
             break
-        with store.api.write() as connection:
-            connection.execute(delete(server_mappings).where(server_mappings.c.server_id.in_(ids)))
+        remove_mappings(store, ids)
         with database.write() as connection:
-            for table in (actions, migrations):  # events are deleted with their actions
-                connection.execute(delete(table).where(table.c.server_id.in_(ids)))
-            connection.execute(delete(servers).where(servers.c.id.in_(ids)))
+            remove_server_rows(connection, ids)
         removed += len(ids)
     return removed
+
+
+def remove_mappings(store: Store, ids: Collection[str]) -> None:
+    """Remove the servers *ids* from the mapping of servers to cells. Call ``remove_server_rows`` afterwards."""
+    with store.api.write() as connection:
+        connection.execute(delete(server_mappings).where(server_mappings.c.server_id.in_(ids)))
+
+
+def remove_server_rows(connection: Connection, ids: Collection[str]) -> None:
+    """Remove the servers *ids* with their actions and migrations from the database of *connection*, so that nothing
+    there says that they existed. Events are deleted with their actions."""
+    for table in (actions, migrations):
+        connection.execute(delete(table).where(table.c.server_id.in_(ids)))
+    connection.execute(delete(servers).where(servers.c.id.in_(ids)))
 
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],

@@ -42,6 +42,7 @@ from magnetar_control.store.engine.tables import actions, server_mappings, serve
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import CELL0, Store
 from magnetar_core.actions import ACTIONS, ANY
+from magnetar_core.adoption import REFUSED_ACTIONS
 from magnetar_core.hardware import merge
 from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
@@ -51,6 +52,8 @@ from .server_row import ServerRow
 
 #: The value of ``shares`` of a server without shares.
 NO_SHARES = "[]"
+#: A part of the JSON text of ``request`` of every adopted server.
+ADOPTED = '"adopted":'
 #: The task_states of a server that is being deleted, soft-deleted, or built by its host.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
 #: The task_states of a new server with volumes while its ports are created, and then its volumes.
@@ -220,9 +223,16 @@ def fetch_server_stamps(connection: Connection, ids: Collection[str]) -> dict[st
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
 
 
+def is_adopted(server: ServerRow) -> bool:
+    """Return whether the server is a libvirt domain that another program has defined, and that was adopted."""
+    return ADOPTED in server.stored.request and bool(server.request.get("adopted"))
+
+
 def action_is_allowed(server: ServerRow, key: str) -> bool:
     """Return whether the server's vm_state and task_state allow the action *key*, such as ``resize``, now."""
     action = ACTIONS[key]
+    if key in REFUSED_ACTIONS and is_adopted(server):
+        return False
     ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (
         action.during(server.task_state)) and ready

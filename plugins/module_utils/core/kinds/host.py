@@ -150,28 +150,50 @@ class Host(Kind):
 
 
 class Adoption(Kind):
-    """A libvirt domain that another program has defined. The resource exists if the agent manages the domain as a
-    server. The agent changes neither the domain's definition nor its disks.
+    """A libvirt domain that another program has defined. The resource exists if the agent or the cloud
+    manages the domain as a server. Neither changes the domain's definition or its disks.
     """
 
     noun, plural = "adoption", "adoptions"
     sample_actions = ("record", "mark_domain")
     sample_changes = {"status": ("adoptable", "adopted")}
     report_doc = ("The domains of the host that Magnetar did not make, sorted by name; with C(status), those that it "
-                  "has adopted.")
+                  "has adopted. Of a cloud, the domains of all hosts that are up, or of the host in O(filters).")
+    of_clouds = frozenset(("host", "project", "user", "flavor", "make_flavor", "networks", "addresses",
+                           "without_ports"))
 
     id = Field(Uuid(), "The uuid of the domain. Its server has the same uuid.", on=FIXED,
                sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 255), "The name of the libvirt domain. It stays.", on=FIXED, required=True,
                  aliases=("domain",), sample="web1")
     server_name = Field(NAME, "The name of the server; the name of the domain when omitted.", on=FIXED, sample="web1")
+    host = Field(Nullable(Text(1, 255)), "The host of the domain; in a cloud, required to adopt.", on=FIXED,
+                 sample="kvm1")
+    project = Field(Text(1, 255), "In a cloud: name or id of the project that gets the server; by default that of the "
+                    "login.", on="create", compared=False, sample="web")
+    user = Field(Text(1, 255), "In a cloud: id of the user that gets the server; by default that of the login.",
+                 on="create", compared=False, sample="3b5c1d6a0e4f4f0c9d5a6b7c8d9e0f1a")
+    flavor = Field(Text(1, 255), "In a cloud: name or id of the server's flavor, which must have the domain's CPUs and "
+                   "memory at least. By default a flavor of equal CPUs, memory and disk.", on="create", compared=False,
+                   sample="m1.small")
+    make_flavor = Field(Boolean(), "In a cloud: whether a private flavor is made if none is equal.", on="create",
+                        compared=False, sample=False)
+    networks = Field(MapOf(Text(1, 255), Text(1, 255)), "In a cloud: name or id of the network that each bridge or "
+                     "libvirt network of the domain's NICs is. The server gets ports there, with the MAC addresses and "
+                     "addresses of the NICs. Not needed for networks of the cloud itself.", on="create",
+                     compared=False, sample={"br0": "office"})
+    addresses = Field(MapOf(Text(1, 17), ListOf(Text(1, 64))), "In a cloud: addresses of NICs by MAC address; by "
+                      "default those that the host has leased to them.", on="create show list", compared=False,
+                      sample={"52:54:00:12:34:56": ["192.0.2.7"]})
+    without_ports = Field(Boolean(), "In a cloud: whether the server has no ports, whatever NICs its domain has.",
+                          on="create", compared=False, sample=False)
     status = Field(Choices(ADOPTABLE, HINDERED, ADOPTED), "Whether the domain can be adopted, something hinders its "
                    "adoption, or it is adopted.", on=READ, sample=ADOPTED)
     power_state = Field(Text(), "The power state of the domain.", on=READ, sample="running")
     autostart = Field(Boolean(), "Whether libvirt starts the domain when the host boots. It stays so.", on=READ,
                       sample=True)
     server = Field(Value(), "The fields of the server, as it is or would be: {name, flavor, networks, machine, "
-                   "virt_type, power, resume_on_host_boot}.", on=READ,
+                   "virt_type, power, resume_on_host_boot}; in a cloud also project_id, user_id and ports.", on=READ,
                    sample={"name": "web1", "flavor": {"vcpus": 2, "ram": 2048, "disk": 20, "ephemeral": 0, "swap": 0},
                            "networks": [{"network": "default", "mac": "52:54:00:12:34:56", "model": "virtio"}],
                            "machine": "pc-q35-7.2", "virt_type": "kvm", "power": "running",

@@ -77,7 +77,7 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
         "status": power.status_word(row.vm_state, row.task_state),
         "power_state": power.power_of_number(row.power_state),
         "status_reason": "", "placement": {}, "pci_devices": {}, "nic_devices": {}, "mdev": None, "pmem_namespaces": [],
-        "adopted": None,
+        "adopted": row.request.get("adopted"),
         "guest_password": row.password if password else "",
         "fault": fault and {"code": fault["code"], "message": fault["message"],
                             "created": agent_timestamp(fault["created"])},

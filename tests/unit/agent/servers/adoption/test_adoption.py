@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.host.networks import Lease
 from magnetar_agent.migrations import source
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.servers import spec
@@ -59,6 +60,9 @@ def test_what_would_become_of_a_domain(host: Host, disks: Path) -> None:
     host.fake.autostarts(uuid)
     (shown,) = reconcile.list_resources(host.agent.drivers, KIND, {})
     assert shown == report(host) and shown["status"] == "adoptable" and not shown["hindrances"]
+    assert (shown["host"], shown["addresses"]) == (host.agent.host.name, {})
+    host.fake.lease("default", Lease(MAC, "192.168.122.5", 4))
+    assert report(host)["addresses"] == {MAC: ["192.168.122.5"]}
     assert shown["server"] == {
         "name": "old1", "flavor": {"vcpus": 2, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}, "machine": "q35",
         "networks": [{"network": "default", "mac": MAC, "model": "virtio"}], "virt_type": "qemu", "power": "running",

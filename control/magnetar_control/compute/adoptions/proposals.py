@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Proposals: the server of a cloud that a libvirt domain would become, and what hinders its adoption.
+
+Nothing is changed here. A proposal of a list needs no queries of its own: ``read_offers`` reads what all of them need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.cloud import HostView
+from magnetar_control.documents import FlavorOfServer, PortRequest
+from magnetar_control.services import Context, Page
+from magnetar_control.services.network.ports.nics import host_name
+from magnetar_control.store.accounts import flavors
+from magnetar_control.store.accounts.flavors import FlavorRow
+from magnetar_control.store.servers import servers
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_core.document import Document, Documents
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+
+#: A limit above any number of flavors.
+ALL = 2**31 - 1
+MEMBER, ADMIN = frozenset(("member", "reader")), frozenset(("admin", "member", "reader"))
+Hindrance = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptionRequest:
+    """A request to adopt a domain. *project_id*, *user_id*: the owner of the server. *name*: of the server; by default
+    the domain's. *flavor*: name or id; by default a flavor of the same size is searched, and with *make_flavor* made.
+    *networks*: the network (name or id) for each bridge or libvirt network. *addresses*: of NICs, by MAC; by default
+    those that the host has leased. *without_ports*: the server has no ports."""
+
+    project_id: str
+    user_id: str
+    name: str | None = None
+    flavor: str | None = None
+    make_flavor: bool = False
+    networks: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    without_ports: bool = False
+
+
+class Candidate(NamedTuple):
+    """A domain that may be adopted. *report*: as the host's agent reports it. *row*: the server of the cloud with the
+    domain's uuid; ``None`` if there is none."""
+
+    host: HostView
+    report: Document
+    row: ServerRow | None
+
+
+class Offers(NamedTuple):
+    """What a project may use: its flavors, and its networks as an administrator sees them."""
+
+    flavors: Sequence[FlavorRow]
+    networks: Documents
+
+
+class ProposedNic(NamedTuple):
+    """A NIC of a domain, and the network and the addresses of the port that it would get."""
+
+    mac: str
+    network: Document
+    addresses: Sequence[str]
+
+
+class Proposal(NamedTuple):
+    """The server that a domain would become. *flavor*: ``None`` if there is none; *makes_flavor*: it would be made.
+    *hindrances*: (reason, message) of all that hinders the adoption."""
+
+    candidate: Candidate
+    name: str
+    flavor: FlavorOfServer | None
+    makes_flavor: bool
+    nics: Sequence[ProposedNic]
+    hindrances: Sequence[Hindrance]
+
+
+def owner_context(request: AdoptionRequest, roles: frozenset[str] = ADMIN) -> Context:
+    """Return a context of the user and project that will own the server."""
+    return Context(request.user_id, request.project_id, roles)
+
+
+def read_offers(caller: Caller, request: AdoptionRequest) -> Offers:
+    """Return the flavors and networks that the project of *request* may use."""
+    flavor_rows = caller.fetch(flavors.fetch_flavor_rows, ALL, "flavorid", descending=False,
+                               project=request.project_id, public=True, least_ram=None, least_disk=None, name=None,
+                               marker=None)
+    resources = caller.cloud.services.network.resources["networks"]
+    ids = [network["id"] for network in resources.list(owner_context(request, MEMBER))]
+    networks = resources.list(owner_context(request), Page(filters={"id": ids})) if ids else []
+    return Offers(flavor_rows or [], networks)
+
+
+def propose_server(candidate: Candidate, request: AdoptionRequest, offers: Offers) -> Proposal:
+    """Return the server that the domain *candidate* would become by *request*, with all that hinders it. The network
+    service is not asked: ``check_ports`` does that."""
+    report, hindrances = candidate.report, list(_of_host(candidate))
+    name = request.name or report["name"]
+    flavor, makes, missing = _choose_flavor(report["server"]["flavor"], request, offers.flavors)
+    proposed_nics, unknown = _choose_networks(report, request, offers.networks)
+    return Proposal(candidate, name, flavor, makes, proposed_nics, [*hindrances, *missing, *unknown])
+
+
+def _of_host(candidate: Candidate) -> Iterator[Hindrance]:
+    report, row = candidate.report, candidate.row
+    for hindrance in report["hindrances"]:
+        yield hindrance["reason"], hindrance["message"]
+    if row is not None and not servers.is_adopted(row):
+        yield "name", (f"Its uuid belongs to server {row.name!r} of this cloud. Define the domain with another uuid, "
+                       "or delete that server.")
+    elif row is not None and row.host not in (None, candidate.host.name):
+        yield "host", (f"It is a server of this cloud on host {row.host} already. Release it first (state released), "
+                       "then adopt it here.")
+
+
+def _choose_flavor(size: Document, request: AdoptionRequest, rows: Sequence[FlavorRow]) -> tuple[
+        FlavorOfServer | None, bool, list[Hindrance]]:
+    """Return the flavor for a domain of *size*, whether it must be made, and what hinders."""
+    if request.flavor is not None:
+        named = [row for row in rows if request.flavor in (row.id, row.name)]
+        if not named:
+            return None, False, [("flavor", f"flavor: project {request.project_id} may use no flavor "
+                                  f"{request.flavor!r}.")]
+        row = named[0]
+        if row.vcpus < size["vcpus"] or row.ram < size["ram"]:
+            return None, False, [("flavor", f"flavor: {row.name} has {row.vcpus} CPUs and {row.ram} MiB, and the "
+                                  f"domain has {size['vcpus']} CPUs and {size['ram']} MiB. Name one that is as large.")]
+        return flavor_of_row(row), False, []
+    equal = [row for row in rows if all(getattr(row, name) == size[name] for name in (
+        "vcpus", "ram", "disk", "ephemeral", "swap")) and not row.extra_specs]
+    if equal:
+        return flavor_of_row(min(equal, key=lambda row: not row.is_public)), False, []
+    if request.make_flavor:
+        name = "adopted-{vcpus}-{ram}-{disk}".format(**size)
+        return {"id": name, "name": name, "vcpus": size["vcpus"], "ram": size["ram"], "disk": size["disk"],
+                "ephemeral": size["ephemeral"], "swap": size["swap"], "extra_specs": {}}, True, []
+    return None, False, [("flavor", "No flavor that the project may use has {vcpus} CPUs, {ram} MiB of memory and "
+                          "{disk} GiB of disk. Name a larger one with flavor, or have one made with "
+                          "make_flavor.".format(**size))]
+
+
+def flavor_of_row(row: FlavorRow) -> FlavorOfServer:
+    """Return the flavor *row* as the fields that a server's row stores."""
+    return {"id": row.id, "name": row.name, "vcpus": row.vcpus, "ram": row.ram, "disk": row.disk,
+            "ephemeral": row.ephemeral, "swap": row.swap, "extra_specs": row.extra_specs}
+
+
+def _choose_networks(report: Document, request: AdoptionRequest, networks: Documents) -> tuple[
+        list[ProposedNic], list[Hindrance]]:
+    """Return the NICs of a domain with their networks, and what hinders."""
+    proposed: list[ProposedNic] = []
+    hindrances: list[Hindrance] = []
+    if request.without_ports:
+        return proposed, hindrances
+    for nic in report["server"]["networks"]:
+        where, what = (nic["bridge"], "bridge") if nic.get("bridge") else (nic["network"], "libvirt network")
+        wish = request.networks.get(where)
+        fitting = [network for network in networks if (
+            wish in (network["id"], network["name"]) if wish else where in (network.get("bridge"), host_name(
+                network["id"])))]
+        if len(fitting) == 1:
+            leased = (report.get("addresses") or {}).get(nic["mac"]) or ()
+            proposed.append(ProposedNic(nic["mac"], fitting[0], request.addresses.get(nic["mac"], leased)))
+        elif wish:
+            hindrances.append(("network", f"networks: project {request.project_id} may use "
+                               f"{len(fitting) or 'no'} networks {wish!r}. Name one by its id."))
+        else:
+            hindrances.append(("network", f"NIC {nic['mac']} is on the {what} {where}, which is no network of this "
+                               f"cloud that the project may use. Name one for it (networks: {{{where}: NETWORK}}), or "
+                               "adopt the domain without_ports."))
+    return proposed, hindrances
+
+
+def check_ports(caller: Caller, request: AdoptionRequest, proposal: Proposal) -> tuple[list[PortRequest],
+                                                                                      list[Hindrance]]:
+    """Check the NICs of *proposal* with the network service. Return the requests for their ports, and what hinders."""
+    port_requests: list[PortRequest] = []
+    hindrances: list[Hindrance] = []
+    network = caller.cloud.services.network
+    for nic in proposal.nics:
+        try:
+            plain = [{"uuid": nic.network["id"], "fixed_ip": address} for address in nic.addresses] or [
+                {"uuid": nic.network["id"]}]
+            (first, *_others) = network.check_requested(owner_context(request), plain, external=True)
+        except (InvalidRequest, Conflict, Forbidden, NotFound) as error:
+            hindrances.append(("network", f"NIC {nic.mac}: {error.message} Give its addresses (addresses: {{{nic.mac}: "
+                               "[ADDRESS]}}), name another network, or adopt the domain without_ports."))
+            continue
+        if first.get("by_engine"):
+            hindrances.append(("network", f"NIC {nic.mac}: network {nic.network['name']} is connected by OVN, which "
+                               "does not reach a NIC that libvirt has connected. Name another network, or adopt the "
+                               "domain without_ports."))
+            continue
+        port_requests.append({**first, "mac": nic.mac, "addresses": [str(ip_address(address))
+                                                                     for address in nic.addresses]})
+    return port_requests, [*hindrances, *_taken_macs(caller, request, proposal)]
+
+
+def _taken_macs(caller: Caller, request: AdoptionRequest, proposal: Proposal) -> Iterator[Hindrance]:
+    macs = [nic.mac for nic in proposal.nics]
+    if macs:
+        for port in caller.cloud.services.network.resources["ports"].list(
+                owner_context(request), Page(filters={"mac_address": macs})):
+            yield "mac", (f"The MAC address {port['mac_address']} belongs to port {port['id']} of this cloud. Delete "
+                          "that port, or change the MAC address of the domain's NIC.")
