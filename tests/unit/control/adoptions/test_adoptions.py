@@ -163,7 +163,7 @@ def test_who_may_and_how_much(cloud: Inside) -> None:
         assert (reply.status, reply.json["error"]["details"]["field"].partition(".")[0]) == (400, field), reply
     assert [adopt(cloud, key).status for key in ("kvm1:none", "kvm9:barred", "barred", ":x")] == [404, 404, 400, 400]
     assert not cloud.kvm["kvm1"].fake.domains()[uuid].owned
-    server = cloud.admin.boot()["id"]
+    server = cloud.admin.boot(networks="none")["id"]
     assert release(cloud, server).status == 409 and cloud.admin.server(server)["status"] == "ACTIVE"
 
 
@@ -241,6 +241,7 @@ def test_by_command(cloud: Inside, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(*words)[0] != 0
 
 
+@pytest.mark.slow
 def test_by_module(cloud: Inside, tmp_path: Path) -> None:
     uuid, folder = define(cloud, "played"), prepared(tmp_path, cloud, "mycloud")
     one = {"host": "kvm1", "name": "played", "without_ports": True}
