@@ -16,7 +16,7 @@ AGENT, CONTROL = "magnetar_agent.cli", "magnetar_control.cli"
 OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "upgrade", "cell", "config", "policy",
               "balance", "backup", "incidents", "machine-type", "image-property")
 #: Actions of the control plane in a group of both.
-SHARED = {"host": ("drain", "undrain", "drains", "fence", "unfence", "fence-status", "room")}
+SHARED = {"host": ("drain", "undrain", "drains", "fence", "unfence", "fence-status", "room", "adopt")}
 #: Subcommands of the agent that do not depend on the control plane.
 OF_AGENT = ("agent", "token", "console", "version")
 #: Exit status when the reader of the output has gone, as shells report it: 128 plus the number of SIGPIPE.
