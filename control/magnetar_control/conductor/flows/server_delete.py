@@ -35,8 +35,8 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 def run_server_deletion(work: Work) -> None:
     """Delete the server of the action *work*. If a host is down, has a full disk or does not answer at any attempt, the
-    deletion completes without this host, and the guest is removed from the host later. An adopted server that is released, or
-    whose adoption has not ended, leaves its domain as it is."""
+    deletion completes without this host, and the guest is removed from the host later. The domain of an adopted server
+    stays as it is if the server is released, or its adoption has not ended."""
     server = work.server
     if server.deleted_at:
         work.done()
