@@ -20,6 +20,7 @@ from magnetar_agent.drivers.keypair import KeypairDriver
 from magnetar_agent.drivers.migration import MigrationDriver
 from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
+from magnetar_agent.drivers.server_export import ServerExportDriver
 from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
 from magnetar_agent.host.file_modes import close_state
 from magnetar_agent.host.host import LocalHost
@@ -61,7 +62,7 @@ class ManagedHost:
         self.drivers = Drivers(self.host, (
             FlavorDriver(), KeypairDriver(), self.images, NetworkDriver(), VolumeDriver(), SnapshotDriver(),
             BackupDriver(), ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
-            MigrationDriver(), AdoptionDriver()))
+            MigrationDriver(), AdoptionDriver(), ServerExportDriver()))
         self.host.ensure = self._ensure
         self.host.revise = partial(reconcile.revise_resource, self.drivers)
 

@@ -111,6 +111,8 @@ class AgentSettings:
                             metadata={"min": 0.05, "max": 3600})
     image_paths: tuple[Path, ...] = _doc("Folders that an image's source.path may be read from.",
                                          default=(Path("/var/lib/magnetar/import"),))
+    export_paths: tuple[Path, ...] = _doc("Folders that servers may be exported to (server_export).",
+                                          default=(Path("/var/lib/magnetar/exports"),))
     image_max_bytes: int = _doc("Largest image content that is accepted.", default=64 * 2**30, metadata={"min": 2**20})
     image_max_virtual_bytes: int = _doc("Largest virtual size that an image may claim.", default=2 * 2**40,
                                         metadata={"min": 2**20})

@@ -47,6 +47,7 @@ from .networking import (
 from .quota import Limits, Quota, Usage
 from .resource_provider import HostTrait, ResourceProvider
 from .server import Server
+from .server_export import ServerExport
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
@@ -68,12 +69,12 @@ __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "A
            "IdentityDomain", "IdentityGroup", "IdentityProject", "IdentityRole", "IdentityUser", "Image",
            "ImageMember", "Incident", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration",
            "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy",
-           "ResourceProvider", "RoleAssignment", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
-           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeBackup",
-           "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
+           "ResourceProvider", "RoleAssignment", "SecurityGroup", "Server", "ServerExport", "ServerGroup",
+           "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment",
+           "VolumeBackup", "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
-         InterfaceAttachment, VolumeExport, GroupFilter, Migration, Adoption, Host)
+         InterfaceAttachment, VolumeExport, ServerExport, GroupFilter, Migration, Adoption, Host)
 CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone,
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
