@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command ``magnetar``: run an agent, keep its tokens, check its host, adopt domains, show consoles."""
+"""The command ``magnetar``: run an agent, keep its tokens, check its host, adopt domains, export servers,
+show consoles."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from magnetar_agent.host import host_check
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from magnetar_core.http.endpoint import SOCKET
 
-from . import adopt_command
+from . import adopt_command, export_command
 from . import settings as configuration
 from .completion import SHELLS, completion_script
 from .setting_values import SCOPES
@@ -54,6 +55,7 @@ def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
         "magnetar console web1\n  magnetar console --cloud mycloud web1\n"
         "  magnetar console \"$(openstack console url show --serial -f value -c url web1)\""))
     _adopt(commands)
+    _export(commands)
     shell = _command(commands, "completion", functools.partial(run_completion, top),
                      "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
@@ -160,6 +162,14 @@ def _adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
                        "magnetar adopt\n  magnetar adopt web1\n  magnetar adopt web1 --yes\n"
                        "  magnetar adopt web1 --release --yes")
     adopt_command.add_adopt_options(command)
+
+
+def _export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(commands, "export", export_command.run_export_command, "Write a stopped server to a folder, from "
+                       "which it runs without Magnetar.",
+                       "magnetar export web1\n  magnetar export web1 /srv/exports/web1 --check\n"
+                       "  magnetar export web1 /srv/exports/web1")
+    export_command.add_export_options(command)
 
 
 def _console(command: argparse.ArgumentParser) -> None:

@@ -50,7 +50,7 @@ class Running:
         self.endpoint = f"unix://{self.socket}"
         self.hypervisor = FakeHypervisor(folder, **fake)
         self.settings = AgentSettings(state_dir=folder / "state", socket=self.socket, image_paths=(folder,),
-                                      shutdown_timeout=0.2)
+                                      export_paths=(folder / "exports",), shutdown_timeout=0.2)
         self.agent = Agent(self.settings, self.hypervisor)
         self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
         self._server = serve.make_http_server(AgentApplication(self.agent), self.settings, None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from magnetar_core.http.client import Client
 from tests.support.agent import foreign
 from tests.support.control.cloud import Cloud
 from tests.support.modules.attachments import CASES as ATTACHMENTS
@@ -267,6 +268,18 @@ def test_of_adoptions(module, agent):
     for result in results:
         check("adopt", result)
     check_actions("adopt", results)
+
+
+def test_of_server_exports(module, agent):
+    with Client(agent.endpoint) as client:
+        client.ensure("server", "web1", {"flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None, "power": "off"})
+    results = [module("server_export", name="gone", server="web1")]
+    check("server_export_info", module("server_export_info"))
+    results.append(module("server_export", name="gone", state="absent"))
+    for result in results:
+        assert result["changed"], result
+        check("server_export", result)
+    check_actions("server_export", results)
 
 
 def test_every_module_is_checked():
