@@ -165,8 +165,8 @@ def _adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _command(commands, "export", export_command.run_export_command, "Write a stopped server to a folder, from "
-                       "which it runs without Magnetar.",
+    command = _command(commands, "export", export_command.run_export_command, "Write a stopped server to a folder, "
+                       "from which it runs without Magnetar.",
                        "magnetar export web1\n  magnetar export web1 /srv/exports/web1 --check\n"
                        "  magnetar export web1 /srv/exports/web1")
     export_command.add_export_options(command)

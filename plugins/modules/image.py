@@ -14,6 +14,7 @@ description:
   - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
     (O(host_path)).
   - The agent detects the format from the content. It refuses content that refers to other files.
+  - The agent of a host also takes an OVA with one disk, and makes the image of that disk. A cloud takes none.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:

@@ -10,6 +10,7 @@ content is stored.
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from magnetar_agent.reconcile.documents import REPLACEMENT, Document
 from magnetar_agent.servers.disks import rbd_images
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
-from magnetar_core.image_format import HEAD, Facts
+from magnetar_core.image_format import Facts
 from magnetar_core.kinds import Image
 from magnetar_core.operations import utc_timestamp
 from magnetar_core.plan import Result, Step, diff_documents
@@ -269,10 +270,7 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
 
 
 def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
-    head = file.read(HEAD)
-    size = file.seek(0, 2)
-    file.seek(0)
-    return importing.inspect_content(host, head, size, want)
+    return importing.inspect_file(host, file.fileno(), os.fstat(file.fileno()).st_size, want)
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:

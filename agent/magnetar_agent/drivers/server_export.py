@@ -37,24 +37,33 @@ class ServerExportDriver(DocumentDriver):
         """Return the requested fields *want* with the server's uuid and the whole path of the folder. *document*: the
         stored export; ``None`` for a new one. Raises an error if files must be written and cannot be: the server does
         not exist or is not stopped, or the folder is not allowed, not empty, or full."""
-        folder = export_folder.export_folder(host.settings, want["folder"], want["name"])
+        folder = export_folder.resolve_export_folder(host.settings, want["folder"], want["name"])
         completed = {**want, "folder": str(folder)}
-        if document is not None:
-            completed["folder"] = document.want["folder"] if want["folder"] == document.want["folder"] else str(folder)
-            if want["server"] in (document.want["server"], document.state.get("server_name")):
-                completed["server"] = document.want["server"]
-            if _has_files(document):
-                return completed
+        former = document.want if document is not None else {}
+        if document is not None and want["server"] in (former["server"], document.state.get("server_name")):
+            completed["server"] = former["server"]
+        complete = document is not None and _has_files(document)
+        if complete and completed["server"] == former["server"]:
+            return completed
         server = host.documents.standing(Server.noun, completed["server"])
         if server is None:
             refuse_missing(InvalidField("server", "must name a server of this host", want["server"]), Server.noun,
                            want["server"])
             return completed
-        export_source.check_exportable(host, server)
-        if document is None or "begun" not in document.state:
-            export_folder.check_empty(folder)
-        export_folder.check_export_room(folder, export_source.needed_bytes(host, server))
+        if not complete:
+            if document is None or "begun" not in document.state:
+                export_folder.check_empty(folder)
+            _check_possible(host, server, folder)
         return {**completed, "server": server.id}
+
+    def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
+        """Raise an error if the export in *want* cannot be written, before the present one is removed."""
+        server = host.documents.standing(Server.noun, want["server"])
+        if server is None:
+            raise InvalidField("server", "must name a server of this host", want["server"])
+        if want["folder"] != document.want["folder"]:
+            export_folder.check_empty(Path(want["folder"]))
+        _check_possible(host, server, Path(want["folder"]))
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the export's stored fields, and whether its files are in its folder (``there``)."""
@@ -76,6 +85,12 @@ class ServerExportDriver(DocumentDriver):
                   "name": document.name, "host": host.name, "status": status, "created_at": document.created_at,
                   "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+
+def _check_possible(host: LocalHost, server: Document, folder: Path) -> None:
+    """Raise ``Conflict`` or ``NoSpace`` if *server* cannot be exported to *folder* now."""
+    export_source.check_exportable(host, server)
+    export_folder.check_export_room(folder, export_source.needed_bytes(host, server))
 
 
 def _has_files(document: Document) -> bool:

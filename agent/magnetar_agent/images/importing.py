@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from magnetar_core import image_format
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField
 from magnetar_core.kinds.image import VMDK
 
+from . import ova
 from .store import ContentPart, ImageStore, check_length
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Names of the copy for an image in its folder; QEMU's tools write it under the second one.
 COPIES = ("volume", "volume.part")
+#: Formats of the disk in an OVA.
+OF_ARCHIVES = (VMDK, "qcow2")
 #: The source of an image whose content a client sends.
 UPLOAD = {"upload": True}
 
@@ -99,11 +103,26 @@ def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> im
     return facts
 
 
+def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> image_format.Facts:
+    """Do the same as ``inspect_content`` for the whole content, *size* bytes in the open file *descriptor*. Of an OVA
+    archive, return format and size of the disk in it."""
+    head = os.pread(descriptor, image_format.HEAD, 0)
+    if not ova.is_archive(head):
+        return inspect_content(host, head, size, want)
+    disk = ova.find_archived_disk(descriptor, size).member
+    head = os.pread(descriptor, min(image_format.HEAD, disk.size), disk.offset)
+    facts = inspect_content(host, head, disk.size, want)
+    if facts.format not in OF_ARCHIVES:
+        raise ImageRefused(f"The disk {disk.name!r} of the OVA is {facts.format}, and it must be "
+                           f"{' or '.join(OF_ARCHIVES)}. Unpack the OVA, and give the disk as the image.")
+    return facts
+
+
 def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
     """Check the content in *part* against the image's fields *want*, flush it to disk, and return its format and sizes.
     Raises ``ImageRefused`` or ``InvalidField``."""
     part.check_digests(want.get("checksum"))
-    facts = inspect_content(host, part.head(), part.size, want)
+    facts = inspect_file(host, part.descriptor, part.size, want)
     check_boot_fields(want, facts.format)
     part.make_read_only()
     return facts
@@ -119,11 +138,14 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
                    origin: dict[str, Any] | None, operation: Operation) -> None:
     """Check the content in *part* and make it the content of the image *document*. Nothing is changed if a check fails.
 
-    A VMDK is converted to qcow2; the recorded digests stay those of the VMDK. *source*: the image's source, and
+    The disk of an OVA is unpacked, and a VMDK is converted to qcow2; the recorded digests stay those of the content as
+    delivered. *source*: the image's source, and
     *origin*: the attributes of a local source file (``file_origin``); both are recorded in the document.
     """
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
+    if ova.is_archive(part.head()):
+        _unpack(host, document.id, part, operation)
     if facts.format == VMDK:
         format = _converted(host, document.id, part, operation)
     files = image_store(host)
@@ -137,6 +159,26 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
     with files.still():
         host.documents.write(document)  # before the file has its name: after a crash the file is no orphan
         files.commit(document.id, part)
+
+
+def _unpack(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> None:
+    """Replace the OVA in *part*, new content of the image with the uuid *image*, by the disk in it. Raises
+    ``ImageRefused`` if the disk does not fit the archive's manifest, or ``NoSpace``."""
+    disk, (path, _written) = ova.find_archived_disk(part.descriptor, part.size), copy_paths(host, image)
+    image_store(host).check_room(disk.member.size)
+    try:
+        path.unlink(missing_ok=True)
+        target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            ova.copy_archived_disk(part.descriptor, disk, target,
+                                   partial(advance_bytes, operation, disk.member.size, "unpack"))
+        finally:
+            os.close(target)
+        part.replace(path)
+    finally:
+        path.unlink(missing_ok=True)
+    part.size = disk.member.size
+    part.make_read_only()
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:

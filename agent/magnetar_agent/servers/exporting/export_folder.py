@@ -23,7 +23,7 @@ CHECKSUMS = "SHA256SUMS"
 PART = ".part"
 
 
-def export_folder(settings: AgentSettings, requested: str | None, name: str) -> Path:
+def resolve_export_folder(settings: AgentSettings, requested: str | None, name: str) -> Path:
     """Return the absolute path of the folder for an export. *requested*: the folder that the user has named; ``None``
     for the default, which is called like the export, *name*. Raises ``InvalidField`` unless it lies in one of the
     setting ``export_paths``, with symbolic links resolved."""

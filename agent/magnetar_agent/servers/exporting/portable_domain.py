@@ -41,12 +41,10 @@ def make_portable(xml: str, name: str, files: PortableFiles) -> tuple[str, list[
     for element in root.findall("name"):
         element.text = name
     _drop(root, "metadata")
-    for change in (_use_files, _leave_placement):
-        notes.extend(change(root, files))
+    notes += [*_use_files(root, files), *_leave_placement(root)]
     devices = root.find("devices")
     if devices is not None:
-        for change in (_use_disks, _leave_devices, _note_networks):
-            notes.extend(change(devices, files))
+        notes += [*_use_disks(devices, files), *_leave_devices(devices), *_note_networks(devices)]
     if root.find("launchSecurity") is not None:
         notes.append("The guest's memory is encrypted: the other host needs the same technique (launchSecurity).")
     ET.indent(root)
@@ -100,7 +98,7 @@ def _use_files(root: ET.Element, files: PortableFiles) -> Iterator[str]:
                "the export.")
 
 
-def _leave_placement(root: ET.Element, _files: PortableFiles) -> Iterator[str]:
+def _leave_placement(root: ET.Element) -> Iterator[str]:
     """Remove the CPUs and the memory of this host that the guest was placed on."""
     left = [path for path in PLACEMENT if _drop(root, path)]
     vcpu = root.find("vcpu")
@@ -146,7 +144,7 @@ def _place_disk(disk: ET.Element, path: Path, format: str) -> None:
     disk.insert(list(disk).index(driver) + 1, ET.Element("source", file=str(path)))
 
 
-def _leave_devices(devices: ET.Element, _files: PortableFiles) -> Iterator[str]:
+def _leave_devices(devices: ET.Element) -> Iterator[str]:
     """Remove devices, programs and files of this host."""
     _drop(devices, "emulator")
     for log in ("serial/log", "console/log", "interface/target", "channel/source"):
@@ -166,12 +164,15 @@ def _named(element: ET.Element) -> str:
     target, address = element.find("target"), element.find("source/address")
     if target is not None and target.get("dir"):
         return target.get("dir", "")
+    if address is not None and address.get("bus"):
+        domain, bus, slot, function = (int(address.get(part, "0"), 0) for part in ("domain", "bus", "slot", "function"))
+        return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
     if address is not None:
-        return " ".join(address.attrib.values())
+        return address.get("uuid", "")
     return element.findtext("source/path", "")
 
 
-def _note_networks(devices: ET.Element, _files: PortableFiles) -> Iterator[str]:
+def _note_networks(devices: ET.Element) -> Iterator[str]:
     kinds = {interface.get("type") for interface in devices.findall("interface")}
     if kinds & {"hostdev", "direct", "vdpa"}:
         yield ("A NIC uses a network device of the old host. Change its source in the definition to one of the other "

@@ -39,8 +39,8 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     create_qcow2(folder / "disk", GIB, Backing(folder / "base", "raw"))
     run("qemu-io", "-c", "write -P 7 900M 1M", folder / "disk")
     real = Hypervisor()
-    monkeypatch.setattr(host.fake, "copy_disk", lambda *args, **more: real.copy_disk(*args, **more))
-    monkeypatch.setattr(host.fake, "disk", lambda path, format: real.disk(path, format))
+    monkeypatch.setattr(host.fake, "copy_disk", real.copy_disk)
+    monkeypatch.setattr(host.fake, "disk", real.disk)
     yield host, folder / "disk"
     host.agent.close()
 

@@ -82,6 +82,23 @@ def test_a_repeated_export_changes_nothing(host: Host) -> None:
         export(host, folder=str(host.root / "exports/other"))
 
 
+def test_another_export_under_the_same_name_is_written_if_allowed(host: Host) -> None:
+    export(host)
+    folder, other = host.root / "exports/gone", host.root / "exports/other"
+    host.server("web2", image="system", flavor={**SMALL, "disk": 1})
+    with pytest.raises(Immutable, match="server"):
+        export(host, server="web2")
+    with pytest.raises(Conflict, match="'web2' is running"):
+        host.ensure("server_export", "gone", {"server": "web2"}, on_immutable="recreate")
+    assert (folder / "SHA256SUMS").exists()
+    host.server(power="off")
+    moved = host.ensure("server_export", "gone", {"folder": str(other)}, on_immutable="recreate").resource
+    assert moved is not None and moved["status"] == "available" and names(other) and not folder.exists()
+    host.server("web2", power="off")
+    changed = host.ensure("server_export", "gone", {"server": "web2"}, on_immutable="recreate").resource
+    assert changed is not None and changed["server_name"] == "web2" and "vdb.qcow2" not in names(other)
+
+
 def test_check_mode_writes_nothing(host: Host) -> None:
     predicted = host.ensure("server_export", "gone", {"server": "web1"}, dry_run=True)
     assert [step.verb for step in predicted.steps] == ["record", "write"]
