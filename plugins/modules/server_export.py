@@ -42,6 +42,11 @@ EXAMPLES = r"""
     server: web1
   register: exported
 
+- name: Start the server again
+  magnetar.compute.server:
+    name: web1
+    state: running
+
 - name: Remove the files of the export
   magnetar.compute.server_export:
     name: web1-moved

@@ -176,12 +176,12 @@ def _text(descriptor: int, member: ArchiveMember) -> bytes:
 
 def _manifest_digests(text: bytes) -> dict[str, tuple[str, str]]:
     """Return algorithm and hexadecimal digest by file name from the content *text* of an archive's manifest."""
-    found = {}
+    digests = {}
     for line in text.decode(errors="replace").splitlines():
         match = _DIGEST.fullmatch(line)
         if match:
-            found[match[2]] = (match[1].lower(), match[3].lower())
-    return found
+            digests[match[2]] = (match[1].lower(), match[3].lower())
+    return digests
 
 
 class _Description:

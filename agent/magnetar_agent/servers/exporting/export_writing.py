@@ -55,7 +55,8 @@ def write_server_export(task: Task) -> None:
                            "Remove the export.")
         check_exportable(host, server)
         disks, boot = exported_disks(host, server), boot_files(host, server)
-        names = [*(one.file for one in disks), *(name for _path, name in boot.values()), DEFINITION, README, MANIFEST]
+        names = [*(exported.file for exported in disks), *(name for _path, name in boot.values()), DEFINITION, README,
+                 MANIFEST]
         if "begun" in document.state:
             remove_export_files(folder, document.state["begun"])
         check_empty(folder)
@@ -96,10 +97,10 @@ def _write_files(task: Task, server: Document, folder: Path, disks: list[Exporte
                  boot: dict[str, tuple[Path, str]]) -> None:
     host = task.host
     prepare_export_folder(folder)
-    if any(one.disk.remote for one in disks):
+    if any(exported.disk.remote for exported in disks):
         remote.check_reachable(host, server)
-    for one in disks:
-        _copy_disk(task, one, folder / one.file)
+    for exported in disks:
+        _copy_disk(task, exported, folder / exported.file)
     for path, name in boot.values():
         shutil.copyfile(path, folder / name)
         (folder / name).chmod(0o600)
@@ -107,12 +108,13 @@ def _write_files(task: Task, server: Document, folder: Path, disks: list[Exporte
     if definition is None:
         raise Conflict(f"The libvirt domain of server {server.name!r} is gone. Start and stop the server, then repeat "
                        "the call.")
-    files = PortableFiles({one.disk.target: (folder / one.file, one.format) for one in disks},
+    files = PortableFiles({exported.disk.target: (folder / exported.file, exported.format) for exported in disks},
                           {element: folder / name for element, (_path, name) in boot.items()})
     xml, notes = make_portable(definition.xml, portable_name(server.name), files)
     write_atomically(folder / DEFINITION, xml.encode())
     task.document.state["notes"] = notes
-    _write_lists(task, server, folder, xml, [one.file for one in disks] + [name for _path, name in boot.values()])
+    _write_lists(task, server, folder, xml, [*(exported.file for exported in disks),
+                                             *(name for _path, name in boot.values())])
 
 
 def portable_name(name: str) -> str:

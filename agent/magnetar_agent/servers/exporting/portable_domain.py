@@ -67,12 +67,12 @@ def _plug(interface: ET.Element) -> str:
 def _drop(parent: ET.Element, path: str) -> bool:
     """Remove the elements at *path* (names separated by slashes) below *parent*. Return whether there were any."""
     above, _slash, name = path.rpartition("/")
-    found = False
+    removed = False
     for holder in parent.findall(above) if above else [parent]:
         for element in holder.findall(name):
             holder.remove(element)
-            found = True
-    return found
+            removed = True
+    return removed
 
 
 def _use_files(root: ET.Element, files: PortableFiles) -> Iterator[str]:

@@ -9,7 +9,7 @@ from .availability_zone import AvailabilityZone
 from .capacity import Balance, Capacity
 from .cell import Cell
 from .compute_service import ComputeService
-from .export import VolumeExport
+from .export import ServerExport, VolumeExport
 from .flavor import Flavor, FlavorAccess
 from .group_filter import GroupFilter
 from .host import Adoption, Host
@@ -47,7 +47,6 @@ from .networking import (
 from .quota import Limits, Quota, Usage
 from .resource_provider import HostTrait, ResourceProvider
 from .server import Server
-from .server_export import ServerExport
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
