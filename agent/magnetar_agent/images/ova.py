@@ -188,7 +188,7 @@ class _Description:
     """The files and disks that an OVF description lists."""
 
     def __init__(self) -> None:
-        self.files: dict[str, dict[str, str]] = {}
+        self.files: list[dict[str, str]] = []
         self.disks: list[dict[str, str]] = []
         self._depth = 0
 
@@ -212,9 +212,13 @@ class _Description:
             raise _refused("its description is nested too deeply")
         plain = {_NAMESPACE.sub("", key): value for key, value in attributes.items()}
         if _NAMESPACE.match(name) and name.endswith(" File"):
-            self.files[plain.get("id", "")] = plain
+            self.files.append(plain)
         elif _NAMESPACE.match(name) and name.endswith(" Disk"):
             self.disks.append(plain)
+
+    def file(self, id: str) -> dict[str, str] | None:
+        """Return the attributes of the file with this *id*; ``None`` if the description does not list it."""
+        return next((file for file in self.files if file.get("id") == id), None)
 
     def _end(self, _name: str) -> None:
         self._depth -= 1
@@ -227,10 +231,10 @@ def _disk_name(text: bytes) -> str:
     description.parse(text)
     disks = [disk for disk in description.disks if disk.get("fileRef")]
     if len(disks) != 1:
-        names = ", ".join(description.files.get(disk["fileRef"], {}).get("href", "?")[:60] for disk in disks[:8])
+        names = ", ".join((description.file(disk["fileRef"]) or {}).get("href", "?")[:60] for disk in disks[:8])
         raise _refused(f"it has {len(disks)} disks{names and f' ({names})'}, and an image is one disk")
     (disk,) = disks
-    file = description.files.get(disk["fileRef"])
+    file = description.file(disk["fileRef"])
     if file is None:
         raise _refused(f"its disk is the file {disk['fileRef'][:60]!r}, which its description does not list")
     if disk.get("parentRef"):
