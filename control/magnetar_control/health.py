@@ -73,6 +73,12 @@ class Health:
         self.store, self.down_after = store, down_after
         self._lock = threading.Lock()
         self._seen, self._at = CloudHealth(), float("-inf")
+        #: Whether this process stops, and must get no further requests.
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Report from now on that this process stops."""
+        self.stopping = True
 
     def read(self) -> CloudHealth:
         """Return the current health, at most ``FRESH`` seconds old."""
@@ -133,10 +139,11 @@ def _seconds_since(since: str | None) -> float:
                0.0) if since else 0.0
 
 
-def health_document(health: CloudHealth) -> dict[str, Any]:
-    """Return the body of a response to ``GET /healthz``, as a document for JSON."""
+def health_document(health: CloudHealth, stopping: bool = False) -> dict[str, Any]:
+    """Return the body of a response to ``GET /healthz``, as a document for JSON. *stopping*: whether the process that
+    answers stops."""
     real = [cell for cell in health.cells if cell.name != "cell0"]
-    return {"status": "ok" if health.database and all(cell.up for cell in health.cells) else
+    return {"status": "stopping" if stopping else "ok" if health.database and all(cell.up for cell in health.cells) else
             "degraded" if health.database else "down",
             "database": "up" if health.database else "down",
             "cells": {"up": sum(cell.up for cell in real), "down": sum(not cell.up for cell in real)},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import ssl
 import sys
@@ -301,7 +302,7 @@ class Parts:
         return AsgiServer(applications, self.settings.threads, self.settings.trust_proxy,
                           observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers(),
                           connections=Connections(min(self.settings.connections_per_address,
-                                                      raise_file_limit() // SHARE)))
+                                                      raise_file_limit() // SHARE)), on_stop=self.health.stop)
 
     def keep_workers(self, peers: Peers) -> None:
         """Serve the metrics of this parent process to its API processes *peers*, and collect the metrics of these."""
@@ -382,11 +383,13 @@ def _tune_process() -> None:
 
 class ApiServer(uvicorn.Server):
     """A uvicorn server that runs its periodic tasks only once a second, to save CPU time, and still stops immediately
-    at a signal. *ready*: called when it accepts requests."""
+    at a signal. *ready*: called when it accepts requests. *drain*: called at SIGTERM; returns the seconds for which it
+    still accepts them."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], drain: Callable[[], float]) -> None:
         super().__init__(config)
-        self._ready, self._end = ready, asyncio.Event()
+        self._ready, self._drain, self._end = ready, drain, asyncio.Event()
+        self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
@@ -398,7 +401,20 @@ class ApiServer(uvicorn.Server):
                 await asyncio.wait_for(self._end.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Override ``uvicorn.Server.handle_exit``: also wake the server up when a signal ends the process."""
+        """Override ``uvicorn.Server.handle_exit``: drain at the first SIGTERM, and wake the server up at its end. Any
+        other signal ends the server without a delay."""
+        if sig == signal.SIGTERM and not self._draining and self._loop is not None:
+            self._draining = True
+            if (seconds := self._drain()) > 0:
+                self._loop.call_soon_threadsafe(self._stop_later, seconds, sig, frame)
+                return
+        self._stop(sig, frame)
+
+    def _stop_later(self, seconds: float, sig: int, frame: Any) -> None:
+        log.info("the API stops in %g s; until then it serves, and /healthz is 503", seconds)
+        asyncio.get_running_loop().call_later(seconds, self._stop, sig, frame)
+
+    def _stop(self, sig: int, frame: Any) -> None:
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end.set)
@@ -416,15 +432,20 @@ def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[socket.socket] | None = None,
                    ready: Callable[[], None] = lambda: None) -> None:
-    """Serve the API until SIGTERM, and complete the requests in progress. *sockets*: the sockets to listen on; by
-    default the address in the settings. *ready*: called when the server listens."""
+    """Serve the API until SIGTERM and for ``api_stop_delay`` more, and complete the requests in progress. *sockets*:
+    the sockets to listen on; by default the address in the settings. *ready*: called when the server listens."""
     host, _colon, port = settings.listen.rpartition(":")
     # A proxy holds all of its clients' connections: their requests are counted instead, by the address that it reports.
     places = Connections(0) if settings.trust_proxy else server.connections
+
+    def drain() -> float:
+        server.begin_stop()
+        return settings.api_stop_delay
+
     api = ApiServer(uvicorn.Config(
         server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
         timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
-        **uvicorn_http_options(places, api_tls_context(settings), settings.image_min_rate)), ready)
+        **uvicorn_http_options(places, api_tls_context(settings), settings.image_min_rate)), ready, drain)
     api.run(sockets=list(sockets) if sockets else None)
     if not api.started:
         sys.exit(STARTUP_FAILURE)

@@ -32,8 +32,8 @@ class NoAddress(MagnetarError):
 
 
 class Healthz(Application):
-    """The application of ``/healthz`` on the API's port: 200 while the API database answers, otherwise 503. The answer
-    contains only numbers, because any client may request it."""
+    """The application of ``/healthz`` on the API's port: 200 while the API database answers and the process does not
+    stop, otherwise 503. The answer contains only numbers, because any client may request it."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
@@ -48,7 +48,8 @@ class Healthz(Application):
         if request.method not in ("GET", "HEAD"):
             return self.refused(request, Fault(405, f"{request.method} is not possible here."))
         health = self.health.read()
-        return Answer(health_document(health), 200 if health.database else 503)
+        stopping = self.health.stopping
+        return Answer(health_document(health, stopping), 200 if health.database and not stopping else 503)
 
 
 class MetricsForAdmins(Application):
@@ -132,8 +133,8 @@ def _answer(path: str, metrics: Metrics, runner: Any) -> tuple[int, str, bytes]:
     if path == "/metrics":
         return 200, "text/plain; version=0.0.4; charset=utf-8", metrics.text().encode()
     if path == "/healthz":
-        health = metrics.health.read()
-        body, good = health_document(health), health.database
+        health, stopping = metrics.health.read(), metrics.health.stopping
+        body, good = health_document(health, stopping), health.database and not stopping
         if runner is not None:
             body["conductor"] = {"cell": runner.conductor.cell.name, "works": runner.works(),
                                  "sees_hosts": runner.conductor.hosts_up()}

@@ -54,13 +54,14 @@ class AsgiServer:
 
     *mounts*: applications by path prefix. *trusted*: whether a proxy sets X-Forwarded-For, -Proto and -Host. *url*: the
     URL that clients use; by default links begin with the host of the request, or of X-Forwarded-Host. *observe* is
-    called after each request with prefix, method, pattern of the route (empty for none), status and seconds.
+    called after each request with prefix, method, pattern of the route (empty for none), status and seconds. *on_stop*
+    is called when the process begins to stop.
     """
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
                  url: str | None = None, transfers: Transfers | None = None,
-                 connections: Connections | None = None) -> None:
+                 connections: Connections | None = None, on_stop: Callable[[], None] = lambda: None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
         self.transfers, self.connections = transfers or Transfers(), connections or Connections(0)
@@ -74,6 +75,12 @@ class AsgiServer:
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
+        self.stopping, self._on_stop = False, on_stop
+
+    def begin_stop(self) -> None:
+        """From now on, end each connection with its next answer, so that its client continues with another API."""
+        self.stopping = True
+        self._on_stop()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -255,6 +262,8 @@ class AsgiServer:
         headers.append((b"x-openstack-request-id", request.id.encode()))
         if (body or answer.media_type != JSON) and "content-type" not in answer.headers:
             headers.append((b"content-type", answer.media_type.encode()))
+        if self.stopping and "Connection" not in answer.headers:
+            headers.append((b"connection", b"close"))
         if isinstance(body, bytes):
             if answer.status != 204:
                 headers.append((b"content-length", str(len(body)).encode()))

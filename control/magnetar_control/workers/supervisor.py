@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -70,10 +71,12 @@ class ApiWorker:
                 pipe.close()  # type: ignore[union-attr]
         return status
 
-    def end(self) -> None:
-        """Tell the process (SIGTERM) to finish its running requests and exit."""
+    def end(self, delay: bool = True) -> None:
+        """Tell the process to finish its running requests and exit. *delay*: first serve for ``api_stop_delay`` more
+        (SIGTERM); a process whose successor has the same port must not (SIGINT), since load balancers would see its
+        health there."""
         self.retired = True
-        self.process.terminate()
+        self.process.send_signal(signal.SIGTERM if delay else signal.SIGINT)
 
 
 class ApiWorkers:
@@ -90,6 +93,8 @@ class ApiWorkers:
         self.peers = Peers(folder, MAIN, secrets.token_urlsafe(), settings.tls_cert is not None)
         self._workers: list[ApiWorker | None] = [None] * count
         self._failures, self._over, self._lock = [0] * count, threading.Event(), threading.Lock()
+        #: Called when the service begins to stop.
+        self.on_stop: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start all API processes."""
@@ -134,17 +139,18 @@ class ApiWorkers:
                 log.error("API process %d does not serve with the new settings; the others keep theirs", number + 1)
                 return
             if old is not None:
-                old.end()
+                old.end(delay=False)
         log.info("the API processes have the new settings")
 
     def stop(self) -> None:
         """End all API processes after their running requests; kill processes that do not end in time."""
+        self.on_stop()
         with self._lock:
             self._over.set()
         workers = [worker for worker in self._workers if worker is not None]
         for worker in workers:
             worker.end()
-        deadline = time.monotonic() + serve.GRACE + MORE
+        deadline = time.monotonic() + self.settings.api_stop_delay + serve.GRACE + MORE
         for worker in workers:
             try:
                 worker.process.wait(max(0.0, deadline - time.monotonic()))
@@ -162,8 +168,13 @@ def serve_with_workers(settings: Settings, count: int, with_conductor: bool, rel
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: signals.put(caught))
     serve.api_tls_context(settings)  # refuses certificates that cannot be read
+
+    def follow(parts: serve.Parts) -> None:
+        workers.on_stop = parts.health.stop
+        reloader.follow(parts)
+
     with contextlib.closing(ApiWorkers(settings, count)) as workers, serve.running_server(
-            settings, True, with_conductor, workers.peers, reloader.follow):
+            settings, True, with_conductor, workers.peers, follow):
         try:
             workers.start()
             while signals.get() == signal.SIGHUP:
