@@ -170,9 +170,8 @@ class MigrationTask:
 
         *kind*: live or cold. *host*: the only candidate; ``None`` for any host. *same*: whether the source host is a
         candidate; ``None``: only if no other host fits. *forced*: skip the scheduler's filters. Raises ``NoValidHost``,
-        or the error of the last host that refused. Raises ``HostDown`` if the conductor has just started and does not
-        yet know which hosts are up.
-        """
+        or the error of the last host that refused. Raises ``HostDown`` if a host that is down now may take the server
+        soon: its agent is restarted, or the conductor has just started and does not yet know which hosts are up."""
         most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
@@ -246,7 +245,7 @@ class MigrationTask:
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
-        why, own_cell = [], self.conductor.cell.id
+        why, own_cell, awaited = [], self.conductor.cell.id, False
         cells = {"near_cell": own_cell} if self.work.args.get("cross_cell") else {"cell_id": own_cell}
         has = {self.source: devices_of(self.work.flavor, self.work.nics)}
         # Volumes stay where they are. The agents connect those that the hosts do not open themselves.
@@ -261,6 +260,9 @@ class MigrationTask:
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, admin_message(error))
                 why.append(error.explanation)
+                awaited = awaited or (not tried and self.conductor.awaits_host(request))
+        if awaited:
+            raise HostDown(f"No host takes the server now, and one that is down may be back soon. {' '.join(why)}")
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The only host is silent for a moment: new servers wait for it, and a build that it broke off is repeated there."""
+"""The only host is silent for a moment: new and moved servers wait for it, and a build that it broke off is repeated
+there."""
 
 from __future__ import annotations
 
@@ -19,11 +20,22 @@ from tests.support.silence import HOST, silent
 from tests.support.waiting import eventually
 from tests.unit.control.scheduler.fleet import request
 
+#: The second host of a ``Cloud``.
+OTHER = "kvm2"
+
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
     """One host, which is missed soon."""
     with Cloud(hosts=1, heartbeat=0.5, host_down_after=2.0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Cloud]:
+    """Two hosts that can send servers to each other."""
+    with Cloud(hosts=2, links=True, heartbeat=0.5, host_down_after=2.0) as made:
+        made.admin.flavor("wide", ram=128)
         yield made
 
 
@@ -67,6 +79,22 @@ def test_a_server_that_is_unshelved_waits_too(cloud: Cloud) -> None:
         assert cloud.admin.server(id)["OS-EXT-STS:task_state"] == "unshelving"
     assert (cloud.admin.settled(id) or {})["status"] == "ACTIVE"
     cloud.admin.delete(f"/v2.1/servers/{id}")
+
+
+@pytest.mark.parametrize(("action", "args", "status"), [
+    ("os-migrateLive", {"host": None, "block_migration": "auto"}, "ACTIVE"),
+    ("resize", {"flavorRef": "wide"}, "VERIFY_RESIZE")])
+def test_a_move_waits_for_the_only_other_host(pair: Cloud, action: str, args: Any, status: str) -> None:
+    eventually(lambda: pair.parts.working.is_up(OTHER) and not pair.parts.working.settling())
+    server = pair.admin.boot(availability_zone=f"nova:{HOST}")
+    with silent(pair, OTHER):
+        assert pair.admin.act(server["id"], action, args, "2.30").status == 202
+        time.sleep(2.0)  # it was given up at once
+        assert pair.admin.server(server["id"])["OS-EXT-STS:task_state"] is not None
+    moved = pair.admin.settled(server["id"])
+    assert moved and (moved["status"], moved["OS-EXT-SRV-ATTR:host"]) == (status, OTHER), moved
+    pair.admin.delete(f"/v2.1/servers/{server['id']}")
+    assert pair.admin.settled(server["id"]) is None
 
 
 def test_it_does_not_wait_where_the_host_could_not_have_it(cloud: Cloud) -> None:
