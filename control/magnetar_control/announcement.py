@@ -24,7 +24,7 @@ from magnetar_control.store.hosts.processes import ProcessRow
 from magnetar_control.store.store import Store
 from magnetar_core.capabilities import capabilities_of
 from magnetar_core.errors import ProcessTooOld
-from magnetar_core.version import installed_version
+from magnetar_core.version import installed_version, releases_fit
 
 log = logging.getLogger(__name__)
 #: Seconds between two announcements of an API process. Conductors announce with their heartbeats.
@@ -103,7 +103,7 @@ def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:
 
 def _refuse_distant_release(me: ProcessRow, other: ProcessRow) -> None:
     """Raise ``ProcessTooOld`` if the releases of two processes are more than one apart."""
-    if me.number is None or other.number is None or abs(me.number - other.number) <= 1:
+    if releases_fit(me.release, other.release):
         return
     older, newer = sorted((me, other), key=lambda process: process.number or 0)
     advice = f"Run a newer release here (docs/howto/upgrade-the-control-plane.md), at most one before {newer.release}" \

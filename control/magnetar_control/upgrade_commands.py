@@ -173,6 +173,9 @@ def _print_status(status: UpgradeStatus) -> None:
         if capability.waits_for:
             names = [process.title() for process in capability.waits_for]
             print(f"{capability.name} waits for: {abbreviate_names(names)}")
+    for one in status.processes:
+        if one.process.refusal:
+            print(f"host {one.process.name} is refused: {one.process.refusal}")
     for result in status.data:
         print(f"data migration {result.migration.name} in {result.database}: "
               f"{result.problem or f'{result.found} rows remain (magnetar db migrate-data)'}")

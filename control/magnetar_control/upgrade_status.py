@@ -34,7 +34,7 @@ class ProcessStatus:
         process = self.process
         return {"kind": process.kind, "name": process.name, "cell": process.cell or None, "release": process.release,
                 "announced": process.version is not None, "last_seen": process.seen_at,
-                "up": process.up, "lacks": list(self.lacks)}
+                "up": process.up, "lacks": list(self.lacks), "refusal": process.refusal or None}
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class UpgradeStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all processes have all capabilities, all data is migrated, and all cells answer."""
-        return not (self.silent_cells or self.data or any(one.waits_for for one in self.capabilities))
+        """Whether all processes have all capabilities, no host is refused, all data is migrated, and all cells
+        answer."""
+        return not (self.silent_cells or self.data or any(one.waits_for for one in self.capabilities)
+                    or any(one.process.refusal for one in self.processes))
 
     def as_document(self) -> dict[str, Any]:
         """Return the status as a dict for JSON output."""

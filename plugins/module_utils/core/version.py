@@ -40,6 +40,14 @@ def release_number(version: str) -> Optional[int]:
     return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None
 
 
+def releases_fit(one: str, other: str) -> bool:
+    """Return whether processes of two releases work together: they are the same, or one is the release before the
+    other. True if a version is not a release.
+    """
+    numbers = release_number(one), release_number(other)
+    return None in numbers or abs((numbers[0] or 0) - (numbers[1] or 0)) <= 1
+
+
 def describe_least_versions() -> str:
     """Return ``LEAST_VERSIONS`` as a text for users, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
     return " and ".join("%s %s" % (name, least) for _field, name, least in LEAST_VERSIONS)

@@ -16,6 +16,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import api_processes, capability_marks, conductors
 from magnetar_control.store.hosts import conductors as conductor_rows
 from magnetar_control.store.hosts import hosts, processes
+from magnetar_control.store.hosts.host_leases import REFUSED, renew_host_leases, take_host_leases
 from magnetar_core.capabilities import capabilities_of
 from magnetar_core.errors import ProcessTooOld
 from tests.support.ports import free_port
@@ -160,6 +161,24 @@ def test_status_0_when_nothing_waits(parts, capsys, tmp_path):
     processes.write_api_heartbeat(parts.api_database, "a:1", "a", "0.2.0", capabilities_of("api"))
     assert cli.main(["upgrade", "status", "--config", str(path)]) == 0
     assert "Nothing waits" in capsys.readouterr().out
+
+
+def test_status_says_why_a_host_is_refused(parts, capsys, tmp_path):
+    path, cell = tmp_path / "control.yml", cell_of(parts)
+    path.write_text(f"state_dir: {tmp_path}\n")
+    with parts.api_database.write() as connection:
+        hosts.upsert_host_row(connection, "kvm1", parts.store.named("cell1").id, "unix:///run/kvm1.sock")
+        hosts.save_host_inventory(connection, "kvm1", {
+            "vcpus": 1, "memory_mb": 1, "disk_gb": 1, "agent_version": "0.2.0",
+            "capabilities": capabilities_of("agent")})
+    take_host_leases(cell, "one", ["kvm1"])
+    renew_host_leases(cell, "one", {}, problems={"kvm1": f"{REFUSED}its agent runs release 0.0.9"})
+    assert cli.main(["upgrade", "status", "--config", str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert "host kvm1 is refused: its agent runs release 0.0.9" in shown and "Nothing waits" not in shown
+    assert cli.main(["upgrade", "status", "--json", "--config", str(path)]) == 1
+    status = json.loads(capsys.readouterr().out)
+    assert status["processes"][-1]["refusal"] == "its agent runs release 0.0.9" and status["complete"] is False
 
 
 def test_status_needs_upgraded_tables(tmp_path, capsys):

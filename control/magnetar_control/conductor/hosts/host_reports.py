@@ -11,6 +11,7 @@ from magnetar_control.store.hosts.host_row import HostRow
 from magnetar_control.store.servers.servers import json_text
 from magnetar_core.kinds import Host
 from magnetar_core.values import ListOf
+from magnetar_core.version import installed_version, release_number, releases_fit
 
 #: Python types of each property, and of the items of lists; empty for any type.
 _FORMS = {field.name: (field.value.form, field.value.item.form if isinstance(field.value, ListOf) else ())
@@ -29,6 +30,8 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
     """Raise ``HostRefused`` unless *report* has the format of an agent's report of its host, and describes the host
     *name*. Properties may be missing or null, as on a host without libvirt.
 
+    An agent that is more than one release older or newer than this conductor is refused.
+
     *reported_name*: the host name in the agent's earlier reports, which may differ from the cloud's *name* of the host.
     The name in a first report is accepted unless another host in *hosts* has this name.
     """
@@ -43,6 +46,7 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
         items: Any = value
         if item_form and not all(isinstance(item, item_form) for item in items):
             raise HostRefused(f"its agent's report is malformed: {key} must have items of {_type_names(item_form)}")
+    _refuse_distant_release(str(report.get("agent_version") or ""))
     new_name = report.get("name")
     if new_name not in (None, name, reported_name) and (reported_name or new_name in hosts):
         before = f", and was {reported_name!r} before" if reported_name else ""
@@ -51,6 +55,18 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
     for key, number in (report.get("metrics") or {}).items():
         if not isinstance(number, int | float):
             raise HostRefused(f"its agent's report is malformed: metrics.{key[:64]} must be a number")
+
+
+def _refuse_distant_release(version: str) -> None:
+    """Raise ``HostRefused`` if an agent of the release *version* does not work with this conductor."""
+    own = installed_version()
+    if releases_fit(version, own):
+        return
+    older = (release_number(version) or 0) < (release_number(own) or 0)
+    advice = f"upgrade the agent to the release before {own}, or to {own}" if older else \
+        f"upgrade the conductors to {version}, or to the release before"
+    raise HostRefused(f"its agent runs release {version}, and the conductor {own}: a release works with itself and "
+                      f"with the release before; {advice} (docs/howto/upgrade-the-control-plane.md)")
 
 
 def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from magnetar_core.version import release_number
 
 from . import hosts
 from .conductors import FORGOTTEN, remove_process_row, write_process_heartbeat
+from .host_leases import REFUSED
 from .host_row import SizedHost
 from .services import fetch_compute_services
 
@@ -27,7 +28,8 @@ from .services import fetch_compute_services
 class ProcessRow:
     """A process of the cloud with its release and capabilities. *kind*: one of ``PROCESS_KINDS`` (API, conductor,
     agent). *cell*: the cell's name; empty for API processes. *version*: ``None`` for old releases, which do not
-    announce their version. *up*: whether it sent a heartbeat recently."""
+    announce their version. *up*: whether it sent a heartbeat recently. *refusal*: why conductors refuse the host of an
+    agent; otherwise empty."""
 
     kind: str
     name: str
@@ -37,6 +39,7 @@ class ProcessRow:
     seen_at: str | None
     up: bool
     holder: str = ""
+    refusal: str = ""
 
     @property
     def counts(self) -> bool:
@@ -125,4 +128,10 @@ def _agents(store: Store, silence: float, names: dict[str, str]) -> Iterator[Pro
     for row, service in zip(rows, fetch_compute_services(store, silence, rows), strict=True):
         version = row.info.get("agent_version")
         yield ProcessRow("agent", row.name, names.get(row.cell_id, ""), str(version) if version else None,
-                         frozenset(map(str, row.info.get("capabilities") or ())), service.seen_at, service.up)
+                         frozenset(map(str, row.info.get("capabilities") or ())), service.seen_at, service.up,
+                         refusal=_refusal(service.disabled_reason or ""))
+
+
+def _refusal(disabled_reason: str) -> str:
+    """Return why conductors refuse a host, from the reason for which its service is disabled; otherwise empty."""
+    return disabled_reason.removeprefix(REFUSED) if disabled_reason.startswith(REFUSED) else ""

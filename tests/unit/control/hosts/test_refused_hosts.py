@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.conductor.hosts import host_watch, watch_loop
+from magnetar_control.conductor.hosts import host_reports, host_watch, watch_loop
 from magnetar_control.conductor.hosts.host_reports import HostRefused, check_host_report, check_scheduler_reads
 from magnetar_control.scheduler.host_state import Block, HostState
 from magnetar_control.scheduler.hosts import HostStates
@@ -35,6 +35,23 @@ def beat(host):
 def test_a_report_of_another_form_or_host_is_refused(report, reason):
     with pytest.raises(HostRefused, match=reason.replace(".", r"\.")):
         check_host_report("kvm1", report, hosts={"kvm1", "kvm2"})
+
+
+@pytest.mark.parametrize(("agent", "conductor", "reason"), [
+    ("0.1.0", "0.3.0", "runs release 0.1.0, and the conductor 0.3.0: .*; upgrade the agent to the release before"),
+    ("0.4.1", "0.2.0", "runs release 0.4.1, and the conductor 0.2.0: .*; upgrade the conductors to 0.4.1, or")])
+def test_an_agent_of_a_distant_release_is_refused(monkeypatch, agent, conductor, reason):
+    monkeypatch.setattr(host_reports, "installed_version", lambda: conductor)
+    with pytest.raises(HostRefused, match=reason):
+        check_host_report("kvm1", {"agent_version": agent})
+
+
+@pytest.mark.parametrize(("agent", "conductor"), [
+    ("0.1.0", "0.2.0"), ("0.2.0", "0.1.7"), ("0.2.1", "0.2.0"), ("0+checkout", "0.9.0"), (None, "0.9.0"),
+    ("0.9.0", "0+checkout")])
+def test_an_agent_of_the_release_before_or_after_is_not(monkeypatch, agent, conductor):
+    monkeypatch.setattr(host_reports, "installed_version", lambda: conductor)
+    check_host_report("kvm1", {"agent_version": agent})
 
 
 def test_the_name_of_the_machine_is_its_own_and_stays():
