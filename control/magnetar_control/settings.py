@@ -95,9 +95,8 @@ class Settings:
     threads: int = _doc("Requests that one process handles in parallel.", 16)
     api_workers: int = _doc("API processes of `magnetar serve` and `magnetar api` that share the port. Limits of one "
         "process apply to each of them.", 1, 1, 64)
-    api_stop_delay: float = _doc("Seconds for which the API still serves after SIGTERM, so that load balancers notice "
-        "first: /healthz answers 503, and each answer ends its connection. 0: stop at once, without a balancer.", 0.0,
-        0, 30)
+    api_stop_delay: float = _doc("Seconds for which the API still serves after SIGTERM, with /healthz 503, so that "
+        "load balancers notice first.", 0.0, 0, 30)
     log_level: str = _doc("debug, info, warning or error.", "info")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "
         "unix:/run/magnetar/agent.sock or https://kvm1:6553.", dict)
@@ -138,7 +137,7 @@ class Settings:
         "reported.", 2, 1)
     availability_window: float = _doc("Seconds of that limit.", 600.0, 1)
     host_return_wait: float = _doc("Seconds after the last heartbeat of a down host. Until then, a new, unshelved or "
-        "moved server waits for it if no other host is valid. 0: the action fails immediately.", 60.0, 0)
+        "moved server waits for it if no other host is valid. 0: no wait.", 60.0, 0)
     workers: int = _doc("Actions that a conductor runs in parallel.", 16)
     host_share: float = _doc("Share of a conductor's workers for one host, from 0 to 1; at least one. A down host "
         "gets a quarter, actions for other hosts' servers half.",

@@ -69,7 +69,8 @@ def test_all_code_reads_a_reloaded_setting_when_it_needs_it():
     # Who registers hosts looks at the setting; the command line only adds this machine.
     kept = {name: sorted(filter(is_read_once, found[name])) for name in RELOADED - FOLLOWED - {"hosts"}}
     assert {name: where for name, where in kept.items() if where} == {
-        "purge_deleted_after": [("cli.py", "run_db_purge")]}
+        "purge_deleted_after": [("cli.py", "run_db_purge")],
+        "api_stop_delay": [("serve.py", "drain"), ("workers/supervisor.py", "stop")]}  # at the signal
 
 
 def test_each_setting_that_can_be_reloaded_is():
