@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -88,7 +89,11 @@ class Spread(Cloud):
         path = self.configure(name, **settings)
         with (path.parent / "log").open("ab") as log:
             self.processes[name] = subprocess.Popen([sys.executable, "-c", RUN, command, "--config", path], stdout=log,
-                                                    stderr=log, stdin=subprocess.DEVNULL)
+                                                    stderr=log, stdin=subprocess.DEVNULL, env=self.environment(name))
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the environment of a process, with the PYTHONPATH of its release if it has one (*trees*)."""
+        return {**os.environ, **({"PYTHONPATH": str(self.trees[name])} if name in self.trees else {})}
 
     def conduct(self, name: str, hosts: tuple[str, ...]) -> None:
         """Start the conductor of a cell."""
@@ -105,7 +110,8 @@ class Spread(Cloud):
     def magnetar(self, name: str, *words: str, stdin: str = "") -> str:
         """Return the output of a command of ``magnetar`` with the settings of a process."""
         done = subprocess.run([sys.executable, "-c", RUN, *words, "--config", self.folder / name / "control.yml"],
-                              check=False, text=True, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                              check=False, text=True, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env=self.environment(name))
         assert done.returncode == 0, done.stdout
         return done.stdout
 

@@ -11,26 +11,9 @@ import pytest
 from tests.support.control.cloud import Cloud
 from tests.support.control.released_cloud import ReleasedCloud
 from tests.support.waiting import eventually
-from tools import machine, release, releases
 
-PREVIOUS = list(releases.released_commits())[-1]
 #: Hosts: of today, of the previous release.
 NEW, OLD = "kvm1", "kvm2"
-
-
-@pytest.fixture(scope="module")
-def previous() -> Path:
-    """The packages of the previous release, as a PYTHONPATH."""
-    tree = releases.unpack_release(PREVIOUS, machine.CACHE / "releases")
-    if tree is None:
-        pytest.skip(f"this clone has no commit of {PREVIOUS} (a shallow one): git fetch --unshallow")
-    return tree
-
-
-@pytest.fixture(scope="module")
-def current(tmp_path_factory) -> Path:
-    """The packages of this checkout with its version, as a PYTHONPATH."""
-    return releases.link_packages(releases.ROOT, tmp_path_factory.mktemp("current"), release.release_version())
 
 
 @pytest.fixture(scope="module", params=["agents", "control plane"])
