@@ -8,10 +8,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: compute_service
 version_added: "0.1.0"
-short_description: Enable, disable, or force down the compute service of a host
+short_description: Enable, disable, force down or remove the compute service of a host
 description:
   - Sets whether a compute host of a cloud gets new servers, and whether it counts as down.
-  - A service exists as long as its host does; this module neither creates nor removes it. Needs the role V(admin).
+  - Conductors create the service of a host; this module can remove it. Needs the role V(admin).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -42,11 +42,18 @@ EXAMPLES = r"""
     cloud: mycloud
     name: kvm1
     forced_down: true
+
+- name: Remove a host without servers from the cloud
+  magnetar.compute.compute_service:
+    cloud: mycloud
+    name: kvm1
+    state: absent
 """
 
 RETURN = r"""
 compute_service:
-  description: 'The compute service after the task; in check mode, as it would be.'
+  description: 'The compute service after the task; in check mode, as it would be. With O(state=absent), the last known
+      compute service, or V(null) if there was none.'
   returned: 'on success, unless a running operation is returned'
   type: dict
   contains:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from ..core.kinds import Balance
 from ..core.options import Option, name_options
 from ..core.values import Text
-from .compute_service import ComputeServiceModule
+from .compute_service import HostSettingsModule
 from .info import InfoModule
 
 
-class BalanceModule(ComputeServiceModule):
+class BalanceModule(HostSettingsModule):
     """The module balance, which migrates servers to balance the load of a cell's hosts. The resource ``balance`` exists
     as long as the cell, so the module never creates or removes it.
     """

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The module compute_service, which changes operators' settings of a cloud's host."""
+"""Modules that change operators' settings of a cloud's host, and the module compute_service, which also removes the
+host.
+"""
 
 from __future__ import annotations
 
 from ..core.kinds import ComputeService
 from ..core.options import Option, name_options, requested_fields
-from ..core.values import Text
+from ..core.values import Choices, Text
 from . import results
+from .module import ABSENT, PRESENT
 from .resource import ResourceModule
 
 
-class ComputeServiceModule(ResourceModule):
-    """The module compute_service, which changes the compute service of a host. The service exists as long as the host,
-    so the module never creates or removes it.
+class HostSettingsModule(ResourceModule):
+    """The base class of modules for a resource that exists as long as its host, and so is neither created nor removed.
     """
 
-    kind = ComputeService
     rules = {}
     replaced = ("name",)
     own = name_options(name=Option(Text(1, 255), "The host's name.", required=True, aliases=("host",)))
@@ -29,4 +30,23 @@ class ComputeServiceModule(ResourceModule):
     def execute(self, params, check_mode, diff_mode, client):
         answer = client.ensure(self.kind.noun, params["name"], self.want(params), dry_run=check_mode,
                                wait=params["wait"], timeout=params["timeout"])
+        return results.module_result(self.kind.noun, params["name"], answer, diff_mode)
+
+
+class ComputeServiceModule(HostSettingsModule):
+    """The module compute_service, which changes the compute service of a host, or removes it. Conductors create it for
+    the hosts in their settings.
+    """
+
+    kind = ComputeService
+    own = HostSettingsModule.own + name_options(state=Option(
+        Choices(PRESENT, ABSENT), "V(present) updates given options that differ, and fails for an unknown host. "
+        "V(absent) removes the host from the cloud. It must have no servers, and conductors create its service again "
+        "while their settings name it.", default=PRESENT))
+
+    def execute(self, params, check_mode, diff_mode, client):
+        if params["state"] != ABSENT:
+            return super().execute(params, check_mode, diff_mode, client)
+        answer = client.delete(self.kind.noun, params["name"], dry_run=check_mode, wait=params["wait"],
+                               timeout=params["timeout"])
         return results.module_result(self.kind.noun, params["name"], answer, diff_mode)

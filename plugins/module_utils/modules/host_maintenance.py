@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from ..core.kinds import HostFence, HostMaintenance
-from .compute_service import ComputeServiceModule
+from .compute_service import HostSettingsModule
 
 
-class HostMaintenanceModule(ComputeServiceModule):
+class HostMaintenanceModule(HostSettingsModule):
     """The module host_maintenance, which drains a host of a cloud or enables it again. The resource
     ``host_maintenance`` exists as long as the host, so the module never creates or removes it.
     """
@@ -15,7 +15,7 @@ class HostMaintenanceModule(ComputeServiceModule):
     kind = HostMaintenance
 
 
-class HostFenceModule(ComputeServiceModule):
+class HostFenceModule(HostSettingsModule):
     """The module host_fence, which fences or unfences a host of a cloud. The resource ``host_fence`` exists as long as
     the host, so the module never creates or removes it.
     """

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from ..core.kinds import ResourceProvider
-from .compute_service import ComputeServiceModule
+from .compute_service import HostSettingsModule
 
 
-class ResourceProviderModule(ComputeServiceModule):
+class ResourceProviderModule(HostSettingsModule):
     """The module resource_provider, which changes the resource provider of a host. The provider exists as long as the
     host, so the module never creates or removes it.
     """
