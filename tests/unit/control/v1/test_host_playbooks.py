@@ -51,7 +51,12 @@ class Books:
             "children": {name: {"hosts": {host: {} for host in hosts}} for name, hosts in GROUPS.items()}}}))
 
     def _replace(self, task: dict[str, Any]) -> None:
-        """Replace a role by a command that logs the host, the role and its entry point."""
+        """Replace a role by a command that logs the host, the role and its entry point. A busy machine takes long to
+        accept a connection."""
+        for word in [word for word in task if word.startswith("magnetar.compute.")]:
+            task[word]["api_timeout"] = 120
+        for nested in task.get("block", ()):
+            self._replace(nested)
         for word in ("ansible.builtin.import_role", "ansible.builtin.include_role"):
             if word in task:
                 role = task.pop(word)
@@ -107,7 +112,6 @@ def test_remove_a_host(cloud: Inside, tmp_path: Path) -> None:
     server = admin.boot("kvm2", name="web")
     for words, message in (
             ((), "Name the hosts that you remove"), (("--limit", "kvm2"), "--limit 'kvm2,magnetar_cells'"),
-            (("-e", "magnetar_hosts=kvm2"), "Name it in clouds.yaml"),
             (("-e", "magnetar_hosts=kvm2", "-e", "remove_cloud=magnetar"), "kvm2 has 1 servers: web.")):
         status, said = books.run(*words)
         assert status and message in said and books.done() == [], said

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from magnetar_core.http.client import Client
 from tests.support.control.cloud import Cloud
@@ -49,6 +50,12 @@ class Mirror:
     def __init__(self, folder: Path, cloud: Cloud, *words: str) -> None:
         self.folder, self.words, self.downloads = prepared(folder, cloud), words, list[str]()
         self.images: dict[str, dict[str, Any]] = {}
+        (book,) = yaml.safe_load((ROOT / "playbooks/images.yml").read_text())
+        (tasks,) = [task for task in book["tasks"] if "ansible.builtin.include_tasks" in task]
+        tasks["ansible.builtin.include_tasks"] = str(ROOT / "playbooks/tasks/mirror_image.yml")
+        # A busy machine takes long to accept a connection.
+        book["module_defaults"]["group/magnetar.compute.all"]["api_timeout"] = 120
+        (folder / "book.json").write_text(json.dumps([book]))
         (folder / "web").mkdir()
         handler = type("Handler", (Source,), {"downloads": self.downloads})
         self.server = http.server.ThreadingHTTPServer(
@@ -71,7 +78,7 @@ class Mirror:
                "OS_CLIENT_CONFIG_FILE": str(self.folder / "clouds.yaml"), "MAGNETAR_DIRECT": "always"}
         self.downloads.clear()
         program = str(Path(sys.executable).parent / "ansible-playbook")
-        done = subprocess.run([program, str(ROOT / "playbooks/images.yml"), "-i", "kvm1,", "-c", "local",
+        done = subprocess.run([program, str(self.folder / "book.json"), "-i", "kvm1,", "-c", "local",
                                "-e", "ansible_become=false", "-e", "magnetar_hosts=all",
                                "-e", f"images_folder={self.folder}/cache",
                                "-e", f"images_file={self.folder}/images.yml",
