@@ -122,8 +122,8 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthRequest]) -> list[BandwidthRequest]:
     """Return the bandwidth requests *nics* with the field ``place`` set: the name of the physical network or, for a
-    virtual function, PHYSICAL_NETWORK/CARD, with the network card that the host reports. If no NIC is a virtual
-    function, return *nics* unchanged."""
+    virtual function, PHYSICAL_NETWORK/CARD. The agent of the server's host reports CARD, the network card of the
+    virtual function. If no NIC is a virtual function, return *nics* unchanged."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -136,7 +136,7 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthR
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     """Release the port or volume attachment of the finding, unless an action of its server is queued or running. First
     ask the hosts that the audit did not ask, because the guest may be on a host that neither the server's row nor a
-    claim names. Raises ``Conflict`` if a guest on these hosts has NICs or volumes that the row lacks."""
+    claim names. Raises ``Conflict`` if a guest on these hosts has NICs or volumes that the server's row lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -162,8 +162,8 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the status of the finding's migration to error, unless an action of its server is queued or running. The next
-    audit then finds the claims that the migration still has."""
+    """Set the status of the finding's migration to error, unless an action of its server is queued or running. The
+    migration may still have claims; the next audit finds these claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -172,8 +172,9 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the finding's guest and its migrations from the host. First check again that the server is recorded as
-    deleted, because a removed guest cannot be restored; raises ``Conflict`` if it is not."""
+    """Delete the finding's guest, and the data of the guest's migrations, from the host. First check again that the
+    server is recorded as deleted, because a removed guest cannot be restored; raises ``Conflict`` if the server is not
+    deleted."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
