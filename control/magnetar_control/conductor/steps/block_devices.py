@@ -96,7 +96,7 @@ def free_reserved_volumes(work: Work) -> None:
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """Reserve the volumes of a shelved or evacuated server for its build on *host*. Return two lists: the server's
     block devices as the agent of *host* expects them, with their previous device names, and the uuids of volumes that
-    are stored on other hosts."""
+    are stored on other hosts and must be attached after the build."""
     agent_devices, remote_volumes, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
@@ -169,7 +169,8 @@ def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
 
 
 def _size(work: Work, block_device: BlockDevice) -> int:
-    """Return the size of a new volume in GiB: the requested size, otherwise the size of its snapshot."""
+    """Return the size of a new volume in GiB: the requested size, otherwise the size of the snapshot from which the
+    volume is created."""
     if block_device["volume_size"]:
         return int(block_device["volume_size"])
     snapshot = work.conductor.services.volume.snapshot(work.context(), block_device["uuid"])
@@ -218,9 +219,9 @@ def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> N
 def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: VolumeOfServer, order: int | None,
                         volume: Mapping[str, Any]) -> Document:
     """Return a volume as the agent expects it in ``block_device_mapping``. ``delete_on_termination`` is left out, since
-    the volume service deletes volumes. The device name is left out, since the host chooses it. *block_device*: the
-    object that names the disk bus. *order*: the boot index, or ``None``. *volume*: the volume as the volume service
-    shows it."""
+    the volume service deletes volumes. The device name is left out, since the host chooses it. *attachment*: the
+    volume. *block_device*: the object with the disk bus: the requested block device of a new server, otherwise
+    *attachment* itself. *order*: the boot index, or ``None``. *volume*: the volume as the volume service shows it."""
     fields = {"source_type": "volume", "destination_type": "volume", "uuid": attachment["volume_id"],
               "boot_index": order, "tag": attachment["tag"], "readonly": True if volume.get("readonly") else None,
               "disk_bus": block_device["disk_bus"] if block_device.get("disk_bus") in BUSES else None}
@@ -323,8 +324,9 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the volume's export for this server on the host that stores the volume, if another host has the server.
-    *for_good*: the server is being deleted; if the storing host does not answer, a later task deletes the export."""
+    """Delete the volume's export for this server on the host that stores the volume, unless the server is on the same
+    host. Errors of the storing host are only logged. *for_good*: the server is being deleted; after an error, queue the
+    deletion of the export, because a remaining export would prevent the deletion of the volume."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted

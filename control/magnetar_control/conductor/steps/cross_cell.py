@@ -71,8 +71,8 @@ def _copy_to_target_cell(work: Work, store: Store, id: str) -> None:
 
 
 def map_to_this_cell(work: Work) -> None:
-    """Map the server to this cell in the API database. The conductor of the server's former cell may have crashed after
-    it copied the action to this cell and before it switched the mapping. Call this function before the action makes any
-    change that others can see."""
+    """Map the server to this cell in the API database. The server may still be mapped to its former cell: that cell's
+    conductor may have crashed after it copied the action to this cell and before it switched the mapping. Call this
+    function before the action makes any change that others can see."""
     with leased_database(work.confirm_lease, work.conductor.store.api).write() as connection:
         cell_moves.switch_server_mapping(connection, work.id, work.conductor.cell.id)

@@ -109,7 +109,8 @@ class GroupUpdateSender(HostUpdateSender):
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
-        """Return the ports whose server is on *host* and has no task_state."""
+        """Return those of *ports* whose server is on *host* and has no task_state. A running action of a server may
+        still be changing the other ports."""
         if not ports:
             return []
         with self.conductor.database.read() as connection:

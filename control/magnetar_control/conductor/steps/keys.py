@@ -55,8 +55,8 @@ def renewed_disk_key_field(work: Work) -> dict[str, str]:
 
 
 def disk_key_of_image(work: Work) -> str | None:
-    """Return the uuid of the key that encrypts the root disk of a server and its shelved image; ``None`` if they are
-    not encrypted."""
+    """Return the uuid of the key that encrypts the root disk of a server and its shelved image; ``None`` if the disk
+    and the image are not encrypted."""
     return _key_ids(work)[-1] if _is_encrypted(work) else None
 
 
@@ -70,8 +70,8 @@ def forget_old_disk_keys(work: Work) -> None:
 
 
 def forget_disk_keys(work: Work) -> None:
-    """Delete all disk keys of a deleted server from the key manager. If a host does not answer now, the encrypted disks
-    there are deleted later."""
+    """Delete all disk keys of a deleted server from the key manager, even if a host that has encrypted disks of the
+    server does not answer; the disks on such a host are deleted later."""
     if _is_encrypted(work):
         _delete_keys(work, dict.fromkeys([work.id, *_key_ids(work)]))
 

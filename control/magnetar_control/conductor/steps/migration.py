@@ -93,9 +93,9 @@ class MigrationTask:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
-        """Return the migration of the action *work*; at the first attempt, create its row with this *type*, *status*
-        and new *flavor*. Set other open migrations of the server to error. Such migrations remain if their action has
-        ended and an operator has reset the server's state."""
+        """Return the migration of the action *work*; at the first attempt, create the migration's row with this *type*,
+        *status* and new *flavor*. Set other open migrations of the server to error. Such migrations remain if their
+        action has ended and an operator has reset the server's state."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -273,7 +273,7 @@ class MigrationTask:
         self.read_hosts()
 
     def release(self) -> None:
-        """Release the claims on the source host."""
+        """Release the migration's claims on the source host."""
         with self.api.write() as connection:
             allocations.release_consumer_claims(connection, self.id)
         self.read_hosts()
@@ -462,8 +462,8 @@ class MigrationMonitor(threading.Thread):
 
 
 def remove_server_from_host(client: Client, server: str) -> None:
-    """Delete a server, and the data of its migrations, from the host of *client*. *server*: the uuid. The other host of
-    such a migration is not called, since it may be down."""
+    """Delete a server, and the data of its migrations, from the host of *client*. *server*: the uuid. The other hosts
+    of these migrations are not called, since they may be down."""
     for migration in Side(client).open_migrations(server):
         _cancel(client, migration["id"])
         with contextlib.suppress(NotFound):  # it has gone meanwhile

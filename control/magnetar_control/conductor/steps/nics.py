@@ -53,9 +53,9 @@ def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
     """Return whether the server can be created on *host* and started in the same request. After ``False``, create the
     server powered off, call ``await_ports``, and then start the server.
 
-    At a second attempt, or when other actions need the worker thread, this function itself waits for the ports and
-    returns ``True``, which saves a request to the host. Ports on SmartNICs are waited for only at a second attempt,
-    since the host must first report which SmartNIC it uses.
+    At a second attempt, or when queued actions wait for a free worker, this function itself calls ``await_ports`` and
+    returns ``True``, which saves the second request to the host. With ports on SmartNICs it does so only at a second
+    attempt, since the host must first report which SmartNIC it uses.
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
@@ -134,8 +134,8 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
 
 def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
     """Return the NICs of a new server as the agent of *host* expects them. For a server with NUMA cells, NICs with OVN
-    ports also name their physical network, unless the agent is too old to report which physical networks have their
-    network cards at which NUMA cell."""
+    ports also name their physical network, unless the agent is too old to report the physical networks of each NUMA
+    cell."""
     cards = claimed_cards(work, host, nics)
     agent_nics = [nic_for_agent(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in agent_nic else None for nic,
@@ -156,8 +156,8 @@ def nic_devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
-    """Return ``nic_devices`` of a server that has moved to *host*. If no NIC is a PCI device, return an empty mapping
-    without a request to the agent."""
+    """Return the result of ``nic_devices`` for a server that has moved to *host*. If no NIC is a PCI device, return an
+    empty mapping without a request to the agent."""
     if not any(nic.get("devices") for nic in work.nics):
         return {}
     with work.client(host) as client:

@@ -131,8 +131,8 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
     """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all
-    servers. If the build of a server begins immediately, set ``continuation`` of its work. *began*: the time when their
-    scheduling began."""
+    servers. If the build of a server begins immediately, set ``continuation`` of the server's work, so that this
+    conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -144,8 +144,9 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Insert the rows of the servers *leaving* cell0 into the cell *target*. Count the builds that this conductor
-    begins, and set ``continuation`` of the works of these builds. *began*: the time when their scheduling began."""
+    """Insert the rows of the servers *leaving* cell0 into the cell *target*. For each build that begins immediately,
+    count the build, and set ``continuation`` of the server's work, so that this conductor runs the build next. *began*:
+    the time when the scheduling of the servers began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:
@@ -159,9 +160,9 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
-    """Insert the rows of the servers *leaving* cell0 into the cell *target*. *began*: the time when their scheduling
-    began. *begins*: whether builds may begin now. If so, as many builds begin on each host as its limit allows. The
-    other builds wait in the cell's queue.
+    """Insert the rows of the servers *leaving* cell0 into the cell *target*. *began*: the time when the scheduling of
+    the servers began. *begins*: whether builds may begin now. If true, as many builds begin on each host as the host's
+    limit allows. The other builds wait in the cell's queue.
 
     Return the servers whose builds begin, and a mapping of the action's id to the id of its first event.
     """

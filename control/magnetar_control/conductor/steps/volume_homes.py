@@ -43,8 +43,8 @@ def move_volume(work: Work, id: str, host: str) -> None:
 
 
 def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
-    """For each of the server's volumes *ids* that is stored on a host that is down, make *host*, which has the server,
-    the storing host. Skip volumes that *host* cannot access directly."""
+    """If the host that stores one of the server's volumes *ids* is down, make *host*, which has the server, the storing
+    host of this volume. Do this for each of *ids*. Skip volumes that *host* cannot access directly."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
     for id, volume in access.items():
         if volume.host == host or work.conductor.is_up(volume.host) or not (volume.direct and host in volume.hosts):
@@ -58,7 +58,7 @@ def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
 
 def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] | None:
     """Return the names of the hosts on which the server can be rebuilt with all its volumes; ``None`` for any host.
-    *source*: the server's old host, which is down."""
+    *source*: the server's old host, which is down; ``None`` if the server is on no host."""
     hosts: frozenset[str] | None = work.conductor.services.volume.homes.hosts_for_build(
         work.volumes, source, work.conductor.is_up)
     return hosts
