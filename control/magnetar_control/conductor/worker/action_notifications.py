@@ -111,7 +111,8 @@ class ActionNotifications:
         del self._waiting[self._before_end:]
 
     def selected(self, host: str) -> None:
-        """Add the notifications that the scheduler has chosen *host*. Call this before the host is saved."""
+        """Add the notifications that the scheduler has chosen *host*. Call this before the transaction that saves the
+        host, which then also writes these notifications."""
         for event in selection_events(self._who, self.args, self.service, f"{self._key}.{host}"):
             self._keep(event)
 

@@ -292,8 +292,8 @@ class ActionRunner:
 
     def _beat(self, database: Database) -> None:
         """Until the conductor stops, regularly renew the conductor's heartbeat and the leases of running actions in
-        *database*, and mark running actions that were cancelled. Each database has its own thread, since a query to one
-        of them may hang."""
+        *database*, and set the event ``cancelled`` of the works whose actions were cancelled, so that these actions
+        stop. Each database has its own thread, since a query to one database may hang."""
         while not self.conductor.over.is_set():
             if database is self._served[0]:
                 with statement_timeout(actions.LEASE / 2, refused=False):

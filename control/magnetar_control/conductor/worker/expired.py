@@ -48,8 +48,8 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
 
 
 def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
-    """Return the servers with this *vm_state* and without a task_state whose time in *column* (such as
-    ``soft_deleted_at``) is before *moment*."""
+    """Return the servers that have this *vm_state*, no task_state, and a time before *moment* in *column* (such as
+    ``soft_deleted_at``)."""
     return connection.execute(select(table).where(
         table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
         table.c.deleted_at.is_(None))).all()

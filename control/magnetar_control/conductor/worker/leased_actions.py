@@ -72,8 +72,8 @@ class LeasedActions:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Do not count the action *key* for any host while the ``with`` block runs. Used while the action waits for a
-        guest to shut down."""
+        """Do not count the action *key* for any host while the ``with`` block runs. Used while the action waits for
+        something outside the conductor, such as the shutdown of a guest."""
         with self._lock:
             host = self._hosts.get(key)
             asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}

@@ -36,8 +36,8 @@ def _overtaken(work: Work) -> bool:
 
 
 def retry_later(work: Work) -> bool:
-    """Put the action back into the queue for another attempt. Return ``False``, and leave the action where it is, after
-    the last attempt, or if an evacuation or deletion of the server is queued."""
+    """Put the action back into the queue for another attempt. Return ``False`` without a change after the last attempt,
+    or if an evacuation or deletion of the server is queued."""
     if last_try(work) or _overtaken(work) or _deleted(work):
         return False
     work.put_back(AGAIN)
@@ -57,7 +57,8 @@ def _deleted(work: Work) -> bool:
 def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
     """Put the action back into the queue, without a limit of attempts. Use this when the action must not end halfway:
     the guest may still use a volume or NIC that no other server may get, or a step cannot be undone. If a deletion or
-    evacuation of the server is queued, call *free* and end the action as failed instead."""
+    evacuation of the server is queued, end the action as failed instead, after calling *free* with *work*, for example
+    to release a volume."""
     if retry_later(work):
         return
     if (deleted := _deleted(work)) or _overtaken(work):

@@ -234,7 +234,8 @@ class Work:
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
         """Delete the server from *host*, or delete another resource of the agent of *host*. *noun*: the type of the
-        resource, such as volume. *key*: its id. Do nothing if the host does not have the resource."""
+        resource, such as volume. *key*: the id of the resource; by default the server's uuid. Do nothing if the host
+        does not have the resource."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
@@ -298,9 +299,9 @@ class Work:
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """Yield the connection of a transaction in the server's database, which also includes the deferred writes.
-        *values*: the columns that the caller itself will write to the server's row. The deferred columns are added to
-        this dict, so that the caller writes them too."""
+        """Begin a transaction in the server's database, run the deferred writes in this transaction, and yield the
+        connection. *values*: the columns that the caller itself will write to the server's row. The deferred columns
+        are added to this dict, so that the caller writes them too."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
@@ -318,7 +319,7 @@ class Work:
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the task_states that may be replaced when *values* are written to the server's row: the task_states of
         this action. Return an empty tuple if *values* set the task_state and an action that overtakes this one, such as
-        a deletion, is queued."""
+        a deletion, is queued, because the present task_state may belong to that action."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 

@@ -59,8 +59,9 @@ class WorkerPlaces:
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
         """Release the slot of this thread while the ``with`` block runs, and do not count the action *key* for any
-        host, so that other actions can begin. Use this while the action waits for a guest. After the block, the action
-        continues without a slot. If ``GUESTS`` actions already wait in this way, the slot is not released."""
+        host, so that other actions can begin. Use this while the action waits for something outside the conductor, such
+        as the shutdown of a guest. After the block, the action continues without a slot. If ``GUESTS`` actions already
+        wait in this way, the slot is not released."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return
