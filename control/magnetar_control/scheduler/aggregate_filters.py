@@ -31,7 +31,7 @@ def metadata_values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[
 
 def least_metadata_number(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
     """Return the least number above 0 among the values of the key *name* in the metadata of aggregates; *usual* if
-    there is none."""
+    there is no such number."""
     return min((n for text in metadata_values(aggregates, name) if (n := parse_finite(text) or 0.0) > 0), default=usual)
 
 
@@ -83,7 +83,8 @@ def lacking_specs(host: HostState, spec: RequestSpec) -> str:
 
 
 def aggregates_allow_project(host: HostState, spec: RequestSpec) -> bool:
-    """No aggregate of the host is reserved for other projects by the metadata filter_tenant_id."""
+    """If aggregates of the host are reserved for projects (metadata filter_tenant_id), the server's project is one of
+    these projects."""
     allowed = [project for metadata in host.profile.aggregates for project in projects_of(metadata)]
     return not allowed or spec.project_id in allowed
 
@@ -102,7 +103,7 @@ def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
     """For each metadata key of the host's aggregates that is also an image property, the image has one of the key's
-    values. aggregate_image_properties_isolation_namespace limits this to keys with a prefix."""
+    values. The setting aggregate_image_properties_isolation_namespace limits this check to keys with a prefix."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:
@@ -115,8 +116,8 @@ def image_properties(host: HostState, spec: RequestSpec, *, options: Options) ->
 
 
 def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
-    """If the setting enable_isolated_aggregate_filtering is true, flavor and image require all traits in the metadata
-    of the host's aggregates, such as trait:CUSTOM_LICENSED=required."""
+    """If the setting enable_isolated_aggregate_filtering is true, flavor and image together require all traits in the
+    metadata of the host's aggregates, such as trait:CUSTOM_LICENSED=required."""
     return all(trait in spec.traits.required for metadata in host.profile.aggregates
                for trait in traits_required_by(metadata))
 

@@ -93,9 +93,8 @@ class BalanceRules(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A host or server without a proposed move, and the *reason*: an overloaded host from which no server is moved
-    away, or a server that is not moved away from a host that must be emptied. ``name``: the name of this host or
-    server."""
+    """A host or server for which no move was found, and the *reason*. A host: it is overloaded, and no server is moved
+    away from it. A server: it stays on a host that must be emptied. ``name``: the name of the host or server."""
 
     name: str
     reason: str

@@ -142,9 +142,9 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
     """Return a text about the requirement that *host_filter* found unmet on the best of *hosts*, all of which it
-    refused; empty if the filter has no ``lacks``. If the filter checks one resource, the best host has the most of this
-    resource; if the filter checks NUMA cells, it has the most free dedicated CPUs. For any other filter, it has the
-    fewest unmet requirements (among several such hosts, it is the first by name)."""
+    refused; empty if the filter has no ``lacks``. The best host depends on the filter. For a filter of one resource, it
+    is the host with the most of this resource; for a filter of NUMA cells, the host with the most free dedicated CPUs;
+    for any other filter, the host with the fewest unmet requirements (the first by name of several such hosts)."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -207,8 +207,9 @@ def _a_host(block: Block) -> HostState:
 
 
 def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
-    """Return the blocks whose hosts must be checked one by one. These blocks contain hosts that are excluded by name
-    (``spec.never``), or that have members of the server's group (``spec.mates``)."""
+    """Return the blocks whose hosts must be checked one by one, because the bounds of a block do not decide for all of
+    its hosts. These blocks contain hosts that are excluded by name (``spec.never``), or that have members of the
+    server's group (``spec.mates``)."""
     special_blocks: set[Block] = set()
     for name in {*spec.never, *spec.mates}:
         block = host.block if (host := states.hosts.get(name)) else None

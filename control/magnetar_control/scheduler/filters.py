@@ -93,8 +93,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers; the host and its cell are enabled. Both may be disabled if the host is forced;
-    servers of a disabled cell may move within it."""
+    """The host's agent answers; the host and its cell are enabled. A forced host and its cell may be disabled, and a
+    server in a disabled cell may move within this cell."""
     return takes_servers(host, spec) and host.profile.up
 
 
@@ -158,8 +158,9 @@ def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opt
 
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """Fewer servers are being built, resized, migrated, rescued, unshelved or saved on the host than the lowest
-    max_io_ops_per_host of its aggregates, or than the setting without these."""
+    """On the host, the number of servers that are being built, resized, migrated, rescued, unshelved or saved is less
+    than the lowest max_io_ops_per_host in the metadata of the host's aggregates; without such metadata, less than the
+    setting."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -219,13 +220,13 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host stores the server's volumes or reaches their shared pools, except volumes that any host can attach.
-    For an evacuation, it also reaches the shared folder of its disks."""
+    """The host stores the server's volumes or reaches their shared pools, except volumes that any host can attach. For
+    an evacuation, the host also reaches the shared folder with the server's disks, if there is one."""
     return host.name in (spec.volume_hosts or ())
 
 
 def with_ovn(host: HostState, _spec: RequestSpec) -> bool:
-    """The host can connect OVN ports, if the server has or requests any."""
+    """If the server has or requests OVN ports, the host can connect OVN ports."""
     return host.profile.capabilities.get("ovn") is True
 
 
@@ -240,12 +241,13 @@ def meets_same_host(host: HostState, spec: RequestSpec) -> bool:
 
 
 def meets_anti_affinity(host: HostState, spec: RequestSpec) -> bool:
-    """The host has fewer other members of the server group than its policy anti-affinity allows."""
+    """The host has fewer other members of the server group than the group's policy anti-affinity allows."""
     return spec.group is None or spec.group.hosts.get(host.name, 0) < spec.group.max_per_host
 
 
 def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the other members of the server group, if its policy is affinity and any of them has a host."""
+    """If the server group has the policy affinity, and other members of the group have hosts, the host is one of these
+    hosts."""
     return spec.group is None or not spec.group.hosts or host.name in spec.group.hosts
 
 
@@ -261,8 +263,8 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the capabilities that extra specs require. A host that reports no such capability
-    is refused, unless the extra spec has no scope (other filters may read it)."""
+    """The host has the capabilities that extra specs require. A host that reports no such capability is refused, unless
+    the extra spec has no scope: such an extra spec may be meant for another filter."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
@@ -289,7 +291,7 @@ def can_run_image(host: HostState, spec: RequestSpec) -> bool:
 
 
 def has_needed_hardware(host: HostState, spec: RequestSpec) -> bool:
-    """The host has what the hardware of flavor and image needs, such as a firmware."""
+    """The host provides the hardware that flavor and image request, such as a firmware."""
     return next(missing_hardware(spec.hardware, host.profile.capabilities), None) is None
 
 
@@ -299,8 +301,8 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
 
 
 def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough free PCI devices, near the server's NUMA cells, of the aliases and physical networks that the
-    server's flavor and ports request."""
+    """The host has enough free PCI devices of the aliases and physical networks that the server's flavor and ports
+    request. If the server has NUMA cells, these devices are near them, as the PCI NUMA affinity requires."""
     return not lacking_pci_devices(host, spec)
 
 
@@ -396,8 +398,8 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
-    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off, because the claim
-    on a host that they refuse would fail anyway. Each gets the settings *options*. Filters that do nothing with these
+    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off: a claim on a host
+    that they refuse would fail anyway. Each filter gets the settings *options*. Filters that do nothing with these
     settings are left out.
 
     A name that is not one of Magnetar's filters is looked up as a custom filter in installed packages

@@ -163,7 +163,8 @@ class HostStates:
                 self._profiled(host)
 
     def follow_rules(self, rules: Rules) -> None:
-        """Use the scheduler settings *rules* from now on, and update the values of hosts that depend on them."""
+        """Use the scheduler settings *rules* from now on, and update the values of hosts that depend on these
+        settings."""
         with self.lock:
             self.rules = rules
             for host in self.hosts.values():
@@ -255,8 +256,8 @@ class HostStates:
 
     def busy(self, name: str, io_ops: int) -> None:
         """Set the number of servers on the host whose actions load its disks, such as builds and migrations
-        (``cell_look.io_ops``). A server that is placed later is counted by ``used`` and included in the next such
-        number."""
+        (``cell_look.io_ops``). If a server is placed after this call, ``used`` adds it to this number; the next call of
+        this method includes it in *io_ops*."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:

@@ -100,7 +100,7 @@ class HostNuma:
 
     def freed(self) -> None:
         """Note that a server has left the host: for ``LATE`` seconds, accept servers that fit the whole cells, even if
-        they do not fit the free resources."""
+        they do not fit the free resources, since the agent may not have reported yet what the server has released."""
         self._coming, self._freed = (), monotonic()
 
     def placed(self, needs: Needs | None) -> None:

@@ -95,9 +95,9 @@ class HostPci:
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               own_devices: Mapping[str, int] = MappingProxyType({})) -> list[str]:
         """Return texts that say which *requested* devices (number by name) the host lacks; an empty list if none is
-        lacking. *needs*: the server's NUMA needs; the devices must then be near the cells in *numa* that the agent
-        would choose, as *policy* (PCI NUMA affinity) requires. *own_devices*: devices on the host that the server
-        already has, by name."""
+        lacking. *needs*: the server's NUMA needs; ``None`` for a server without such needs. With *needs*, the devices
+        must be near the cells in *numa* that the agent would choose, as *policy* (PCI NUMA affinity) requires.
+        *own_devices*: devices on the host that the server already has, by name."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {

@@ -38,8 +38,8 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 
     If the database refuses the claim, read this host again, and choose again. Before ``NoValidHost`` is raised, with
     nothing claimed, all hosts are read again, because a host may just have been enabled or added to a zone. If an
-    earlier attempt may have claimed a host, call ``allocations.fetch_server_claims`` first. *random*: as in
-    ``best_hosts``.
+    earlier attempt may have claimed a host, look for this claim with ``allocations.fetch_server_claims`` before you
+    call this function. *random*: as in ``best_hosts``.
     """
     refused: Counter[str] = Counter()
     looked = False

@@ -151,8 +151,8 @@ def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
 def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                    image: Mapping[str, Any] | None = None) -> Amounts:
     """Return the amounts (shared CPUs, MiB of memory, GiB of disk, dedicated CPUs) that a server with *flavor* and
-    *image* really uses on its host. These amounts differ from ``claimed_amounts`` if extra specs override the latter.
-    *volume_backed*: the root disk is a volume, and uses none of the host's disk."""
+    *image* really uses on its host. These amounts differ from ``claimed_amounts`` if extra specs override the claimed
+    amounts. *volume_backed*: the root disk is a volume, and uses none of the host's disk."""
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
     shared, pcpus = vcpus - len(numa.pinned_cpus(hardware, vcpus)), numa.dedicated_cpu_count(hardware, vcpus)
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), flavor_disk_sizes(flavor)
@@ -257,8 +257,8 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """The names of the only hosts that the request allows by name, such as the requested host, or the hosts that
-        store the server's volumes; ``None`` for any host."""
+        """The names of the hosts to which the request limits the choice by name, such as the requested host, or the
+        hosts that store the server's volumes; ``None`` without such a limit."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]

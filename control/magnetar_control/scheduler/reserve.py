@@ -27,10 +27,10 @@ UNITS = ("CPUs", "MiB of memory", "GiB of disk", "dedicated CPUs")
 
 
 class ZoneRoom(NamedTuple):
-    """The free capacity of the hosts in one zone, for the reserve against the failure of one host. *free*: the free
-    amounts of all usable hosts. *largest*: by resource, the amount that must stay free in case the host with the
-    largest such amount fails: the claims on this host, plus its free amount, which is lost with the host. *hosts*: by
-    resource, the name of this host."""
+    """The free capacity of the hosts in one zone, and the reserve that must stay free in case one host fails. *free*:
+    the free amounts of all usable hosts. *largest*: the reserve by resource: the greatest sum of the claims and the
+    free amount of one host. If this host fails, its claims need room on other hosts, and its free amount is lost.
+    *hosts*: by resource, the name of this host."""
 
     free: Amounts
     largest: Amounts
@@ -76,8 +76,8 @@ def reserve_filter(hosts: Iterable[HostState]) -> Filter:
         return rooms[host.profile.cell_id, host.profile.zone]
 
     def passes(host: HostState, spec: RequestSpec) -> bool:
-        """If any one host of the zone fails after the request is placed, its servers still fit on the other hosts of
-        the zone."""
+        """If any one host of the zone fails after the server is placed, the servers of the failed host still fit on the
+        other hosts of the zone."""
         return room_of(host).shortage(spec.added) is None
 
     def lacks(host: HostState, spec: RequestSpec) -> str:

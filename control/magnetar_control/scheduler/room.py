@@ -96,9 +96,9 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
-    """Return the servers on the hosts *names* of one cell, by host. Each has a scheduler request as for an evacuation:
-    for any other host of the cell that can reach the server's volumes and, if its own disks are in a shared folder,
-    this folder."""
+    """Return the servers on the hosts *names* of one cell, by host. Each server has a scheduler request as for an
+    evacuation. The request allows any other host of the cell that can reach the server's volumes and, if the server's
+    own disks are in a shared folder, this folder."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -124,7 +124,7 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
-    """Return the names of the hosts of the servers that the scheduler hints of *row* name, by uuid of the server.
+    """Return {uuid of a server: names of the server's hosts} for the servers that the scheduler hints of *row* name.
     Servers of other projects are left out. *claims*: the hosts of the servers that the hints of any row name."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():

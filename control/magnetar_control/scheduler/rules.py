@@ -98,8 +98,8 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Return the image locality weigher and the custom weighers of installed packages, except weighers whose multiplier
-    is 0. Raises ``InvalidSettings``."""
+    """Return the image locality weigher, and the custom weighers that the setting ``weighers`` names, loaded from
+    installed packages. Weighers whose multiplier is 0 are left out. Raises ``InvalidSettings``."""
     weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:
