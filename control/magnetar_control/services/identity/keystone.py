@@ -76,7 +76,7 @@ class KeystoneUser:
 
 class Keystone(KeystoneUser):
     """A client of an external Keystone that validates tokens, an implementation of ``services.Identity``. *username*,
-    *password*: of a user that may validate tokens (role admin or service) on *project*. *ca*: a file with the CA
+    *password*: of a user whose role on *project* (admin or service) allows validating tokens. *ca*: a file with the CA
     certificates to trust. *believed*: seconds for which a validated token is cached."""
 
     def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,

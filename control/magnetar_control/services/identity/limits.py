@@ -63,8 +63,8 @@ class UnifiedLimits:
         return self.find(self.registered(), "registered limit", id)
 
     def list(self, context: Context) -> Documents:
-        """Return the limits that are set for projects. Administrators see those of all projects, others those of their
-        own project."""
+        """Return the limits that are set for projects. Administrators see the limits of all projects, others only the
+        limits of their own project."""
         with self.database.read() as connection:
             return [self._limit(service, project, name, limit) for service, quota in self._limited_services(connection)
                     for project, project_limits in quotas.fetch_quota_limits(

@@ -151,10 +151,10 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return the scope of the new token as (kind, id, epoch): kind and id of a project or domain, or of the system,
-        and the value of its column ``epoch`` (which increases when its tokens become invalid). ("", "", 0) for an
-        unscoped token. *auth*: the object ``auth`` of the request. Raises ``Unauthenticated``, ``Forbidden``,
-        ``InvalidRequest``."""
+        """Return the scope of the new token as (kind, id, epoch). *kind*: project, domain or system. *epoch*: the value
+        of the column ``epoch`` of this project or domain, which increases when earlier tokens for it become invalid.
+        ("", "", 0) for an unscoped token. *auth*: the object ``auth`` of the request. Raises ``Unauthenticated``,
+        ``Forbidden``, ``InvalidRequest``."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:

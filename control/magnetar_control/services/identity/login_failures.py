@@ -126,7 +126,7 @@ def count_login_failure(connection: Connection, counted: Sequence[str], moment: 
 
 def remember_login(connection: Connection, failure_key: str, login_key: str, moment: float) -> None:
     """Store the time of a successful login in the row *login_key*. Delete the row *failure_key*, which counts failed
-    logins of this account from this address."""
+    logins of the same account from the same address."""
     connection.execute(delete(login_failures).where(login_failures.c.key == failure_key))
     query = INSERT[connection.dialect.name](login_failures)
     query = query.on_conflict_do_update(index_elements=["key"], set_={"last_at": query.excluded.last_at})

@@ -145,8 +145,8 @@ class IdentityStore:
                 raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
     def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
-        """If the request *body* has options, set the options in *values* (the columns to write): those in *row*,
-        changed by those in *body*. An option that is null in *body* is removed."""
+        """If the request *body* has options, set the options in *values* (the columns to write) to the options in
+        *row*, changed by the options in *body*. An option that is null in *body* is removed."""
         declared = self.resource.fields.get("options")
         if declared is not None and "options" in body:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
@@ -197,9 +197,9 @@ def _make_region(connection: Connection, resource: IdentityResource, body: Mappi
 
 
 def _place(connection: Connection, values: Document) -> None:
-    """Set the domain of a new project in *values*, its columns, to the domain of its parent. Raises ``InvalidRequest``
-    if the parent is unknown or in another domain than the requested one, and ``Forbidden`` if projects would be nested
-    too deeply."""
+    """Set the domain of a new project to the domain of the project's parent. *values*: the columns of the new project.
+    Raises ``InvalidRequest`` if the parent is unknown or in another domain than the requested one, and ``Forbidden`` if
+    projects would be nested too deeply."""
     id = values["parent_id"]
     parent = fetch_identity_row(connection, tables.projects, id=id)
     domain_id = parent["domain_id"] if parent else id

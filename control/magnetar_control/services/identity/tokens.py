@@ -93,8 +93,8 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A valid token: its claims, with the present rows of the user and of the target (project or domain, with the name
-    of its domain), and the present roles {id, name}.
+    """A valid token. ``user``, ``target``: the present rows of the user and of the project or domain of the scope, each
+    with the name of its domain. ``roles``: the present roles {id, name}.
 
     For a trust with *impersonation*, the user is the trustor.
     """
@@ -248,7 +248,7 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
 
 
 def is_row_enabled(row: Row) -> bool:
-    """Return whether the user, project or domain in *row* is enabled, and its domain too."""
+    """Return whether the user, project or domain in *row* is enabled, and so is the domain to which it belongs."""
     return bool(row["enabled"] and row["domain_enabled"])
 
 

@@ -190,9 +190,9 @@ def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable
     ``redelegation_count``, its expiry and its parent. *chain*: the result of ``trust_chain``. *request*, *roles*: the
     requested fields and role ids.
 
-    Raises ``Forbidden`` if a trust in *chain* may not be redelegated, or if the new trust would permit more than that
-    one: a later expiry, other roles or another project, or impersonation. Also raises ``Forbidden`` if *request* sets
-    ``remaining_uses`` or a wrong ``redelegation_count``.
+    Raises ``Forbidden`` if a trust in *chain* may not be redelegated, or if the new trust would permit more than a
+    trust in *chain*: a later expiry, other roles or another project, or impersonation. Also raises ``Forbidden`` if
+    *request* sets ``remaining_uses`` or a wrong ``redelegation_count``.
     """
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
