@@ -208,10 +208,10 @@ class Networks(Protocol):
         ``Conflict`` for a port in use."""
 
     def prepare(self, server_id: str, host: str, confirm: Confirm = always_allowed, *, running: bool = False) -> None:
-        """Prepare the ports of a server for its start on *host* or its move to *host*. *running*: whether its guest
-        runs during the move. Wait until the network engine has configured the ports, and then a few seconds until the
-        hosts have applied this. Later call ``bind`` to complete the move, or ``stay`` to cancel the move. *confirm*:
-        raises an error if the change is no longer allowed. Raises ``Unavailable`` if the engine takes too long, and
+        """Prepare the ports of a server that will start on *host* or move to *host*. *running*: whether the guest runs
+        during the move. Wait until the network engine has configured the ports, and then a few seconds until the hosts
+        have applied this. Later call ``bind`` to complete the move, or ``stay`` to cancel the move. *confirm*: raises
+        an error if the change is no longer allowed. Raises ``Unavailable`` if the engine takes too long, and
         ``Conflict`` for a SmartNIC without an OVN chassis."""
 
     def stay(self, server_id: str, confirm: Confirm = always_allowed) -> None:

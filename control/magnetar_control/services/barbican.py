@@ -39,7 +39,7 @@ class BarbicanKeys(KeyStore):
 
     def certificate(self, context: Context, id: str) -> bytes:
         """Return the X.509 certificate with this uuid, PEM or DER. The request to Barbican uses the token of *context*;
-        if the caller has no token, it uses a token of the service user, who then needs permission to read the
+        if the caller has no token, the request uses a token of the service user, who then needs permission to read the
         certificate. Raises ``Forbidden``, and ``Conflict`` for a secret that is not a certificate."""
         try:
             path = f"/{uuid.UUID(id)}"  # an id is never a path
