@@ -84,7 +84,8 @@ class ServerNic(TypedDict):
 
     ``on_host``: the NIC as the host's agent expects it. ``told``: the data about the NIC in the guest's metadata.
     ``resources``: the claimed bandwidth by resource class. ``devices``: the number of claimed PCI devices by name.
-    ``network_affinity``: the physical network; the guest should run on NUMA cells near its network cards.
+    ``network_affinity``: the name of the physical network; the guest should run on NUMA cells near the network cards of
+    this network.
     """
 
     port_id: ReadOnly[str]

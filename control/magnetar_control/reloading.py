@@ -38,7 +38,7 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
 
 
 def check_service_settings(settings: Settings) -> None:
-    """Check the settings for which a check of the type is not enough: scheduler rules, fence devices, policies,
+    """Check the settings that need more than a check of their type: scheduler rules, fence devices, policies,
     notification receivers, shares and the log level. Raises ``InvalidSettings``."""
     for check in (scheduler_rules, fence_devices, check_project_policies, receivers_of, offered_shares):
         check(settings)

@@ -305,7 +305,7 @@ class Parts:
                                                       raise_file_limit() // SHARE)), on_stop=self.health.stop)
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the metrics of this parent process to its API processes *peers*, and collect the metrics of these."""
+        """Serve the metrics of this parent process to its API processes *peers*, and collect the metrics of *peers*."""
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
