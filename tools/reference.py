@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Prints a reference page: `python -m tools.reference >docs/reference/configuration.md` the settings and filters of the
-control plane, `python -m tools.reference NAME >docs/reference/NAME.md` the page agent, commands or errors.
+control plane, `python -m tools.reference NAME >docs/reference/NAME.md` the page agent, commands, errors or
+openstack-cloud.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from magnetar_control.settings_file import FILE, describe_settings
 from .agent_settings_page import agent_settings_page
 from .commands_page import commands_page
 from .errors_page import errors_page
+from .foreign_page import foreign_page
 from .index import page_title
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +85,8 @@ def filter_rows() -> str:
     return "".join(f"| {name} | {words} |\n" for name, words in descriptions.items())
 
 
-PAGES = {"configuration": settings_page, "agent": agent_settings_page, "commands": commands_page, "errors": errors_page}
+PAGES = {"configuration": settings_page, "agent": agent_settings_page, "commands": commands_page, "errors": errors_page,
+         "openstack-cloud": foreign_page}
 
 if __name__ == "__main__":
     sys.stdout.write(PAGES[sys.argv[1] if sys.argv[1:] else "configuration"]())

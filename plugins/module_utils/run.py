@@ -112,6 +112,7 @@ def execute_module(module, params, check_mode, diff_mode, client=None):
     owns_client = client is None
     try:
         check_options(module.options, params)
+        params = module.translate(params)
         client = client or connect_client(params)
         try:
             module.check_endpoint(client)

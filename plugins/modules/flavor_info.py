@@ -70,11 +70,10 @@ error: {description: 'The failure in a form for programs: V(code) names its kind
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Flavor
-from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+from ansible_collections.magnetar.compute.plugins.module_utils.twins.flavor_info import FlavorInfoModule
 
-MODULE = InfoModule(Flavor)
+MODULE = FlavorInfoModule()
 
 if __name__ == "__main__":
     run_module_process(MODULE)

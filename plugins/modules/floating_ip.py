@@ -12,6 +12,8 @@ short_description: Manage floating IPs of a cloud
 description:
   - Creates, updates or removes a floating IP, an address of an external network for a server behind a router.
   - It has a name here. The name of a floating IP from another tool is its address.
+  - Without O(name) and O(id), the module does what C(openstack.cloud.floating_ip) does. O(floating_ip_address) or
+    O(server) finds the floating IP, and a server without one gets one.
   - For clouds with OVN.
 author:
   - Magnetar contributors (@magnetar)
@@ -94,11 +96,10 @@ error: {description: 'The failure in a form for programs: V(code) names its kind
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import FloatingIp
-from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+from ansible_collections.magnetar.compute.plugins.module_utils.twins.floating_ip import FloatingIpModule
 
-MODULE = ResourceModule(FloatingIp)
+MODULE = FloatingIpModule()
 
 if __name__ == "__main__":
     run_module_process(MODULE)

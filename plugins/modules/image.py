@@ -86,6 +86,10 @@ image:
     min_ram: {description: Smallest memory in MiB that a server of this image may have., type: int, sample: 64}
     properties: {description: 'Image properties as in Glance, such as img_config_drive=mandatory.', type: dict,
         sample: {os_distro: debian}}
+    visibility: {description: 'Projects of a cloud that may use it: all (C(public), set by administrators), its own
+          (C(private)), or also those that it is shared with (C(shared), of a new image when omitted); a C(community)
+          image is for all, by uuid.', type: str, sample: shared}
+    is_protected: {description: Whether a cloud refuses to remove it., type: bool, sample: false}
     status: {description: Whether the content is complete., type: str, sample: active}
     consistency: {description: State of the file systems in an image that C(create_image) made of a server; null for
           other images., type: str}

@@ -13,6 +13,7 @@ description:
   - Creates, updates or removes a network.
   - V(mode=bridge) uses an existing bridge of the host. V(mode=nat) and V(mode=isolated) create a libvirt network,
     with optional DHCP.
+  - In a cloud, a new network without O(mode), O(cidr) and O(bridge) has V(mode=ovn).
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -87,6 +88,13 @@ network:
     mtu: {description: MTU; 0 for the default., type: int, sample: 1500}
     qos_policy: {description: 'QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it
           is, of a new one the project''s default policy, when omitted.', type: str}
+    shared: {description: Whether all projects of a cloud may use it; administrators say so., type: bool, sample: false}
+    external: {description: 'Whether it is an external network of a cloud, which routers lead to and floating IPs come
+          from; administrators say so.', type: bool, sample: false}
+    provider_network_type: {description: 'For mode ovn: C(flat) or C(vlan), a physical network that hosts are connected
+          to, or C(geneve), a virtual one, which is the default. Only administrators set it, and see it.', type: str}
+    provider_physical_network: {description: Name of the physical network., type: str}
+    provider_segmentation_id: {description: VLAN tag of C(vlan)., type: int}
     active: {description: Whether it is up., type: bool, sample: true}
     managed: {description: 'Whether the agent made it, and so removes it.', type: bool, sample: true}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
@@ -102,11 +110,10 @@ error: {description: 'The failure in a form for programs: V(code) names its kind
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Network
-from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+from ansible_collections.magnetar.compute.plugins.module_utils.twins.network import NetworkModule
 
-MODULE = ResourceModule(Network)
+MODULE = NetworkModule()
 
 if __name__ == "__main__":
     run_module_process(MODULE)

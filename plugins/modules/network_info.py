@@ -70,6 +70,13 @@ networks:
     mtu: {description: MTU; 0 for the default., type: int, sample: 1500}
     qos_policy: {description: 'QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it
           is, of a new one the project''s default policy, when omitted.', type: str}
+    shared: {description: Whether all projects of a cloud may use it; administrators say so., type: bool, sample: false}
+    external: {description: 'Whether it is an external network of a cloud, which routers lead to and floating IPs come
+          from; administrators say so.', type: bool, sample: false}
+    provider_network_type: {description: 'For mode ovn: C(flat) or C(vlan), a physical network that hosts are connected
+          to, or C(geneve), a virtual one, which is the default. Only administrators set it, and see it.', type: str}
+    provider_physical_network: {description: Name of the physical network., type: str}
+    provider_segmentation_id: {description: VLAN tag of C(vlan)., type: int}
     active: {description: Whether it is up., type: bool, sample: true}
     managed: {description: 'Whether the agent made it, and so removes it.', type: bool, sample: true}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',

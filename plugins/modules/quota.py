@@ -54,6 +54,31 @@ quota:
     key_pairs: {description: Key pairs of a user., type: int, sample: 100}
     server_groups: {description: Server groups., type: int, sample: 10}
     server_group_members: {description: Servers in a server group., type: int, sample: 10}
+    volumes: {description: Volumes. Null if another service than the cloud's own has it., type: int, sample: 10}
+    snapshots: {description: Snapshots of volumes. Null if another service than the cloud's own has it., type: int,
+        sample: 10}
+    gigabytes: {description: GiB of all volumes and snapshots. Null if another service than the cloud's own has it.,
+        type: int, sample: 1000}
+    per_volume_gigabytes: {description: GiB of one volume. Null if another service than the cloud's own has it.,
+        type: int, sample: -1}
+    backups: {description: Backups of volumes. Null if another service than the cloud's own has it., type: int,
+        sample: 10}
+    backup_gigabytes: {description: GiB of all backups. Null if another service than the cloud's own has it., type: int,
+        sample: 1000}
+    networks: {description: Networks. Null if another service than the cloud's own has it., type: int, sample: 100}
+    subnets: {description: Subnets. Null if another service than the cloud's own has it., type: int, sample: 100}
+    subnet_pools: {description: Subnet pools. Null if another service than the cloud's own has it., type: int,
+        sample: -1}
+    ports: {description: Ports. Null if another service than the cloud's own has it., type: int, sample: 500}
+    routers: {description: Routers. Null if another service than the cloud's own has it., type: int, sample: 10}
+    floating_ips: {description: Floating IPs. Null if another service than the cloud's own has it., type: int,
+        sample: 50}
+    security_groups: {description: Security groups. Null if another service than the cloud's own has it., type: int,
+        sample: 10}
+    security_group_rules: {description: Rules of all security groups. Null if another service than the cloud's own has
+          it., type: int, sample: 100}
+    rbac_policies: {description: Policies that share networks and the like. Null if another service than the cloud's own
+          has it., type: int, sample: 10}
     instances_used: {description: Existing servers., type: int, sample: 3}
     cores_used: {description: CPUs of the existing servers., type: int, sample: 6}
     ram_used: {description: Memory of the existing servers in MiB., type: int, sample: 6144}

@@ -92,11 +92,10 @@ error: {description: 'The failure in a form for programs: V(code) names its kind
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import NetworkRouter
-from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+from ansible_collections.magnetar.compute.plugins.module_utils.twins.network import RouterModule
 
-MODULE = ResourceModule(NetworkRouter)
+MODULE = RouterModule()
 
 if __name__ == "__main__":
     run_module_process(MODULE)

@@ -15,6 +15,7 @@ description:
   - Omitted options stay as they are. An option that cannot change on an existing server is never ignored silently,
     see O(on_immutable).
   - O(servers) manages many servers with one call.
+  - Playbooks written for C(openstack.cloud.server) run with this module.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -24,6 +25,7 @@ extends_documentation_fragment:
 seealso:
   - module: magnetar.compute.server_info
   - module: magnetar.compute.server_action
+  - module: magnetar.compute.server_metadata
   - module: magnetar.compute.flavor
   - module: magnetar.compute.image
   - module: magnetar.compute.volume
@@ -245,6 +247,12 @@ changed_ids:
   type: list
   elements: str
   sample: [8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d]
+floating_ips:
+  description: Addresses of the server's floating IPs.
+  returned: when O(auto_ip), O(floating_ips) or O(floating_ip_pools) is given, but in check mode
+  type: list
+  elements: str
+  sample: [192.0.2.10]
 failed_ids:
   description: Uuids of the items that failed; the name where there is no uuid.
   returned: with O(servers)
@@ -253,10 +261,10 @@ failed_ids:
   sample: []
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.modules.server import ServerModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+from ansible_collections.magnetar.compute.plugins.module_utils.twins.server import CloudServerModule
 
-MODULE = ServerModule()
+MODULE = CloudServerModule()
 
 if __name__ == "__main__":
     run_module_process(MODULE)

@@ -50,7 +50,7 @@ volume_snapshot:
   contains:
     id: {description: 'The uuid; generated when the resource is created, unless given.', type: str,
         sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}
-    name: {description: The name., type: str, sample: web1}
+    name: {description: The name., type: str, sample: monday}
     description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
     created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
     updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}

@@ -31,7 +31,7 @@ class Permissions(Kind):
         default=False)
     preserve_ephemeral = Field(Boolean(), "Whether a rebuild keeps the ephemeral disk.", default=False)
     merge = Field(
-        ListOf(Choices("metadata", "tags", "networks", "hosts", "users"), unique=True),
+        ListOf(Choices("metadata", "tags", "networks", "hosts", "users", "rules"), unique=True),
         "Fields whose given content is added to the existing content. Other given content replaces it.", default=[])
     revision = Field(
         Text(1, 64), "Revision of the resource in the answer to an earlier dry run. If the resource has changed since, "

@@ -163,6 +163,8 @@ class Change:
                 merged[name] = merge_nics(base.get(name) or [], merged[name])
             elif isinstance(merged.get(name), dict):
                 merged[name] = dict(base.get(name) or {}, **merged[name])
+            elif name == "rules" and name in merged:
+                merged[name] = [*(base.get(name) or ()), *merged[name]]
             elif name in merged:
                 merged[name] = sorted({*(base.get(name) or ()), *merged[name]})
         return dict(base, **merged)

@@ -125,6 +125,7 @@ def _resource(place, noun, options, defaults, where):
         raise InvalidField(where, "must be a mapping of the options of magnetar.compute.%s" % noun, options)
     params = checked_options(module, dict(defaults, **options), where)
     try:
+        params = module.translate(params)
         key = module.key(params)
         want = None if params["state"] == ABSENT else module.want(params)
     except InvalidField as error:

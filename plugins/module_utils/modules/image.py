@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 
 from ..core.errors import ImageRefused, InvalidField
 from ..core.kinds.image import Image
@@ -13,6 +14,8 @@ from ..core.values import Text
 from .resource import ResourceModule
 
 _PIECE = 1 << 20
+#: A checksum in the form of openstack.cloud.
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 class ImageModule(ResourceModule):
@@ -34,6 +37,7 @@ class ImageModule(ResourceModule):
         return dict(super().rules, mutually_exclusive=[["filename", "url", "host_path", "volume"]])
 
     def want(self, params):
+        params = _without_md5(params)
         want = super().want(params)
         if params.get("url"):
             if not params.get("checksum"):
@@ -68,6 +72,22 @@ class ImageModule(ResourceModule):
         return _joined_answer(answer, sent) if "changed" in sent else sent
 
 
+def _without_md5(params):
+    """Return *params* without a ``checksum`` that is an MD5 digest, as openstack.cloud.image has it, after a comparison
+    with the content of ``filename``. Raises ``InvalidField`` if they differ.
+    """
+    digest = (params.get("checksum") or "").strip().lower()
+    if not _MD5.fullmatch(digest):
+        return params
+    if not params.get("filename"):
+        raise InvalidField("checksum", "is an MD5 digest, which is only compared with filename; use sha256: or sha512:",
+                           digest)
+    actual = file_digest(params["filename"], "md5").partition(":")[2]
+    if actual != digest:
+        raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], actual), digest)
+    return dict(params, checksum=None)
+
+
 def _empty(answer):
     """Return whether the image in *answer*, the answer of ``Client.ensure``, still waits for the upload of its content.
     """
@@ -99,10 +119,10 @@ def _joined_answer(recorded, sent):
 
 
 def file_digest(path, algorithm):
-    """Return the digest of the content of the file *path* as ``sha256:HEX`` or ``sha512:HEX``. *algorithm*: sha256 or
-    sha512. Raises ``InvalidField``.
+    """Return the digest of the content of the file *path* as ``ALGORITHM:HEX``. *algorithm*: sha256, sha512 or md5.
+    Raises ``InvalidField``.
     """
-    if algorithm not in ("sha256", "sha512"):
+    if algorithm not in ("sha256", "sha512", "md5"):
         raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
     hasher = hashlib.new(algorithm)
     try:

@@ -12,6 +12,7 @@ from ..core.options import Option, name_options
 from ..core.query import filter_reader, filter_texts, matches_one_text
 from ..core.server_keys import KEYS, METADATA, flatten_metadata, matches_server_filters
 from ..core.values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
+from ..foreign import FOREIGN
 from .module import Module, looks_like_uuid, scalar_text
 
 
@@ -21,7 +22,8 @@ class InfoModule(Module):
     def __init__(self, kind=None):
         self.kind = kind or self.kind
         self.name = self.kind.noun + "_info"
-        self.options = self.selecting() if self.kind.selectable else ()
+        self.foreign = FOREIGN.get(self.name, ())
+        self.options = (self.selecting() if self.kind.selectable else ()) + self.foreign
 
     def selecting(self):
         """Return the options that select the resources and fields to report."""

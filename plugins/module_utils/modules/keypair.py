@@ -6,11 +6,20 @@ from __future__ import annotations
 from ..core.errors import InvalidField
 from ..core.kinds.keypair import Keypair
 from ..core.options import File, Option, name_options
+from .module import PRESENT
 from .resource import ResourceModule
+
+#: The word of openstack.cloud for a keypair that is created again when its public key differs.
+REPLACE = "replace"
 
 
 class KeypairModule(ResourceModule):
+    """The module keypair, which registers a public key, from an option or a file."""
+
     kind = Keypair
+    states = {PRESENT: {}, REPLACE: {}}
+    state_doc = ("V(present) creates a missing keypair, and fails if it has another key (see O(on_immutable)). "
+                 "V(replace) is V(present) with O(on_immutable=recreate). V(absent) removes it.")
     own = name_options(public_key_file=Option(
         File(), "File with the public key, in place of O(public_key), on the machine where the module runs."))
     files = ("public_key_file",)
@@ -18,6 +27,10 @@ class KeypairModule(ResourceModule):
     @property
     def rules(self):
         return dict(super().rules, mutually_exclusive=[["public_key", "public_key_file"]])
+
+    def allowed(self, params):
+        permissions = super().allowed(params)
+        return dict(permissions, on_immutable="recreate") if params["state"] == REPLACE else permissions
 
     def want(self, params):
         want = super().want(params)

@@ -30,11 +30,21 @@ class Module:
     rules = {}
     files = ()
     masked = ()
+    #: Options of the module in openstack.cloud that this module names otherwise, or refuses.
+    foreign = ()
 
     @property
     def all_options(self):
         """Return the module's own options and the options of the connection."""
         return self.options + CONNECTION
+
+    def translate(self, params):
+        """Return *params* with the options of openstack.cloud replaced by the module's own. Raises ``InvalidField``."""
+        translated = dict(params)
+        for option in self.foreign:
+            if translated.get(option.option) is not None:
+                option.translate(translated)
+        return translated
 
     def check_endpoint(self, client):
         """Raise ``InvalidField`` if the module needs a cloud and *client* is connected to the unix socket of an agent.
@@ -111,12 +121,15 @@ def texts_of_field(field, value):
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): scalar_text(item) for key, item in value.items()}
     if isinstance(field.value, ListOf) and isinstance(field.value.item, Record):
-        return [_without_omitted(item) for item in value]
-    return _without_omitted(value) if isinstance(field.value, Record) else value
+        return [_without_omitted(item, field.value.item) for item in value]
+    return _without_omitted(value, field.value) if isinstance(field.value, Record) else value
 
 
-def _without_omitted(item):
-    """Return the mapping *item* without the keys that the user omitted (Ansible sets them to ``None``); other values
-    unchanged.
+def _without_omitted(item, record):
+    """Return the mapping *item* without the keys that the user omitted (Ansible sets them to ``None``), and without
+    aliases of the fields of *record* (Ansible sets the field as well); other values unchanged.
     """
-    return {name: value for name, value in item.items() if value is not None} if isinstance(item, dict) else item
+    if not isinstance(item, dict):
+        return item
+    aliases = {alias for field in record.fields for alias in field.aliases}
+    return {name: value for name, value in item.items() if value is not None and name not in aliases}

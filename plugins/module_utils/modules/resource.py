@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..core.options import WAITING, Option, name_options
 from ..core.values import Boolean, Choices
+from ..foreign import FOREIGN
 from . import results
 from .module import ABSENT, PRESENT, Module, key_from_params, looks_like_uuid, texts_of_field
 
@@ -36,7 +37,8 @@ class ResourceModule(Module):
         self.kind = kind or self.kind
         self.name = self.kind.noun
         self.fields = tuple(f for f in self.kind.settable() if f.name not in self.replaced and f.option is not False)
-        self.options = self.fields + self.own + self.common() + WAITING
+        self.foreign = FOREIGN.get(self.name, ())
+        self.options = self.fields + self.own + self.common() + WAITING + self.foreign
 
     def common(self):
         """Return the options that all modules for resources share: ``state``, ``on_immutable``, the permissions, and

@@ -10,6 +10,7 @@ from ..core.power import SOFT_DELETED as SOFT_DELETED_STATE
 from ..core.power import status_word
 from ..core.reconcile import assumed_warning
 from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
+from ..foreign import FOREIGN
 from . import results
 from .module import Module, get_resource, key_from_params, texts_of_field
 from .server import encode_user_data
@@ -44,6 +45,7 @@ class ServerActionModule(Module):
     """The module server_action, which performs one action, such as a reboot, on a server."""
 
     name = "server_action"
+    foreign = FOREIGN["server_action"]
     rules = {
         "required_one_of": [["name", "id"]],
         "required_if": [["action", action, list(options)] for action, options in NEEDED.items()],
@@ -96,7 +98,7 @@ class ServerActionModule(Module):
                     "the server's hardware (of an image C(os_admin_user)), or V(root)."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
-    ) + WAITING
+    ) + WAITING + foreign
 
     def execute(self, params, check_mode, diff_mode, client):
         action = params["action"]

@@ -28,6 +28,8 @@ from .driver import CloudDriver
 DESCRIPTION, CHECKSUM, CONSISTENCY = "description", "magnetar_checksum", "magnetar_consistency"
 STATUS = {"killed": "error", "importing": "saving", "uploading": "saving"}
 OCTETS = "application/octet-stream"
+#: Fields of the kind to Glance's attributes.
+SHARING = {"visibility": "visibility", "is_protected": "protected"}
 
 
 def render_image(image: Mapping[str, Any]) -> Document:
@@ -39,7 +41,8 @@ def render_image(image: Mapping[str, Any]) -> Document:
             "min_disk": image["min_disk"], "min_ram": image["min_ram"],
             "properties": {name: value for name, value in properties.items()
                            if name not in (DESCRIPTION, CHECKSUM, CONSISTENCY) and isinstance(value, str)},
-            "consistency": properties.get(CONSISTENCY),
+            "consistency": properties.get(CONSISTENCY), "visibility": image["visibility"],
+            "is_protected": bool(image.get("protected")),
             "status": STATUS.get(image["status"], image["status"]), "size": image.get("size"),
             "virtual_size": image.get("virtual_size"), "created_at": to_second(image["created_at"]),
             "updated_at": to_second(image["updated_at"] or image["created_at"]), "_owner": image.get("owner"),
@@ -88,7 +91,8 @@ class CloudImages(CloudDriver):
         if "volume" in (want.get("source") or {}):
             raise InvalidField("source.volume", "is for a single host: use `openstack image create --volume`, which "
                                                 "asks the volume service of the cloud")
-        want = {**want, "_size": (want.get("source") or {}).get("size", 0)}
+        want = {**want, "_size": (want.get("source") or {}).get("size", 0),
+                "visibility": want.get("visibility") or "shared", "is_protected": bool(want.get("is_protected"))}
         want.pop("source", None)
         if have and have["status"] == "queued":
             caller.cloud.services.image.check_room(caller.context, 0, want["_size"], have["id"])
@@ -106,7 +110,10 @@ class CloudImages(CloudDriver):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         self.check_make(caller, want, None)
-        fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
+        fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram", "visibility")
+                 if want.get(name)}
+        if want.get("is_protected"):
+            fixed["protected"] = True
         own_properties = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
         caller.cloud.services.image.create(
             caller.context, want.get("name"), **fixed, container_format=container_of(want.get("disk_format")),
@@ -127,6 +134,7 @@ class CloudImages(CloudDriver):
                   **({CHECKSUM: want["checksum"]} if "checksum" in names else {})}
         if "disk_format" in names:
             values["container_format"] = container_of(want["disk_format"])
+        values.update((name, want[field]) for field, name in SHARING.items() if field in names)
 
         def changed(image: Document) -> Document:
             if "checksum" in names and image["status"] != "queued":

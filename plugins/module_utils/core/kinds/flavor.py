@@ -65,7 +65,8 @@ class FlavorAccess(Kind):
     id = Field(Text(), "The uuid, derived from project and flavor.", on=READ,
                sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 600), "PROJECT:FLAVOR.", on=READ, sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:large")
-    flavor = Field(REFERENCE, "The flavor, by name or id; reported by name.", required=True, on=FIXED, sample="large")
+    flavor = Field(REFERENCE, "The flavor, by name or id; reported by name.", required=True, on=FIXED,
+                   aliases=("name",), sample="large")
     flavor_id = Field(Text(), "The flavor's id.", on=READ, sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
     project = Field(Text(1, 255, r"[^:]+", "must be a project by id or name"), "The project, by id or name; reported "
                     "by id.", required=True, on=FIXED, sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")

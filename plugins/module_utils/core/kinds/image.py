@@ -24,6 +24,7 @@ class Image(Resource):
     sample_changes = {"min_ram": (64, 128)}
     unfilled = frozenset(("queued",))
     found = {"disk_format": "checksum"}
+    of_clouds = frozenset(("visibility", "is_protected"))
 
     source = Field(
         OneOf(
@@ -58,6 +59,11 @@ class Image(Resource):
     properties = Field(MapOf(Text(1, 255), Text(0, 255)),
                        "Image properties as in Glance, such as img_config_drive=mandatory.", default={},
                        sample={"os_distro": "debian"})
+    visibility = Field(Choices("public", "private", "shared", "community"), "Projects of a cloud that may use it: all "
+                       "(V(public), set by administrators), its own (V(private)), or also those that it is shared with "
+                       "(V(shared), of a new image when omitted); a V(community) image is for all, by uuid.",
+                       sample="shared")
+    is_protected = Field(Boolean(), "Whether a cloud refuses to remove it.", aliases=("protected",), sample=False)
     status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is complete.", on=READ,
                    sample="active")
     consistency = Field(Nullable(Choices("stopped", "frozen", "crash-consistent")), "State of the file systems in an "

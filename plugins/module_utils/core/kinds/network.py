@@ -24,6 +24,7 @@ VLAN = Integer(1, 4094)
 VNIC_TYPE = Choices(*VNIC_TYPES)
 #: Mbit/s of a virtual function.
 TX_RATE = Integer(0, 2**31 - 1)
+PROVIDER = Choices("geneve", "flat", "vlan")
 NIC_MODEL = Choices("virtio", "e1000e", "e1000", "rtl8139")
 #: Maximum number of security groups of a NIC.
 MOST_GROUPS = 100
@@ -55,6 +56,8 @@ class Network(Resource):
 
     noun, plural = "network", "networks"
     sample_actions = ("record", "make")
+    of_clouds = frozenset(("shared", "external", "provider_network_type", "provider_physical_network",
+                           "provider_segmentation_id"))
 
     name = Field(Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only"),
                  "The name of the network; also its name in libvirt.", required=True, on=FIXED, sample="lan")
@@ -74,8 +77,16 @@ class Network(Resource):
     dhcp_end = Field(Nullable(ADDRESS), "Last address given by DHCP.", on=FIXED, sample="192.168.100.254")
     domain = Field(Nullable(NAME), "DNS domain of the guests; in a cloud for mode ovn, whose guests find one another "
                    "there by name.", default=None, on=FIXED, sample="lab.example")
-    mtu = Field(Integer(0, 65535), "MTU; 0 for the default.", default=0, on=FIXED, sample=1500)
+    mtu = Field(Integer(0, 65535), "MTU; 0 for the default.", default=0, on=FIXED, aliases=("mtu_size",), sample=1500)
     qos_policy = Field(OrNone(REFERENCE), "QoS policy of its ports, by name or uuid, of a cloud with OVN; V(none) for "
                        "none. As it is, of a new one the project's default policy, when omitted.", sample=None)
+    shared = Field(Boolean(), "Whether all projects of a cloud may use it; administrators say so.", sample=False)
+    external = Field(Boolean(), "Whether it is an external network of a cloud, which routers lead to and floating IPs "
+                     "come from; administrators say so.", sample=False)
+    provider_network_type = Field(Nullable(PROVIDER), "For mode ovn: V(flat) or V(vlan), a physical network that hosts "
+                                  "are connected to, or V(geneve), a virtual one, which is the default. Only "
+                                  "administrators set it, and see it.", on=FIXED, sample=None)
+    provider_physical_network = Field(Nullable(PHYSICAL), "Name of the physical network.", on=FIXED, sample=None)
+    provider_segmentation_id = Field(Nullable(VLAN), "VLAN tag of V(vlan).", on=FIXED, sample=None)
     active = Field(Boolean(), "Whether it is up.", on=READ, sample=True)
     managed = Field(Boolean(), "Whether the agent made it, and so removes it.", on=READ, sample=True)

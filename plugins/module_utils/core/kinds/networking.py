@@ -45,7 +45,8 @@ class Subnet(Resource):
                           on=FIXED, sample=24)
     gateway_ip = Field(OrNone(ADDRESS), "Address of the router; V(none) for none. The first one when omitted.",
                        sample="10.1.0.1")
-    enable_dhcp = Field(Boolean(), "Whether guests get their addresses by DHCP.", default=True, sample=True)
+    enable_dhcp = Field(Boolean(), "Whether guests get their addresses by DHCP.", default=True, sample=True,
+                        aliases=("is_dhcp_enabled",))
     allocation_pools = Field(
         ListOf(Record(start=Field(ADDRESS, "The first address.", required=True),
                       end=Field(ADDRESS, "The last address.", required=True)), MANY),
@@ -108,7 +109,7 @@ class NetworkPort(Resource):
     network = Field(REFERENCE, "The network, by name or uuid.", required=True, on=FIXED,
                     sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
     fixed_ips = Field(
-        ListOf(Record(subnet=Field(REFERENCE, "The subnet, by name or uuid."),
+        ListOf(Record(subnet=Field(REFERENCE, "The subnet, by name or uuid.", aliases=("subnet_id",)),
                       ip_address=Field(ADDRESS, "The address; chosen from the subnet's pools when omitted.")), MANY),
         "Its addresses: each an address, a subnet for an automatic address, or both. One address is chosen when "
         "omitted.",
@@ -117,7 +118,8 @@ class NetworkPort(Resource):
     security_groups = Field(ListOf(REFERENCE, MOST_GROUPS, unique=True), "Its security groups, by name or uuid. "
                             "V(default) when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
     port_security_enabled = Field(Boolean(), "Whether it sends from its own addresses only, and security groups "
-                                  "apply. Default: as the network has it.", aliases=("port_security",), sample=True)
+                                  "apply. Default: as the network has it.",
+                                  aliases=("port_security", "is_port_security_enabled"), sample=True)
     allowed_address_pairs = Field(
         ListOf(Record(ip_address=Field(PREFIX, "An address, or a network of them.", required=True),
                       mac_address=Field(Mac(), "MAC address; the port's when omitted.")), MANY),
@@ -128,9 +130,10 @@ class NetworkPort(Resource):
                       "network of its network. Nothing filters V(direct), a virtual function (SR-IOV), V(macvtap), "
                       "a virtio NIC over one, and V(direct-physical), a whole card. OVN looks after V(vdpa), a virtio "
                       "NIC that the card makes, and V(remote-managed), a virtual function of a SmartNIC.",
-                      default="normal", sample="normal")
+                      default="normal", aliases=("binding_vnic_type",), sample="normal")
     qos_policy = qos_policy_field("Its QoS policy, by name or uuid; V(none) for the network's policy.")
-    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
+    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, aliases=("is_admin_state_up",),
+                           sample=True)
     status = Field(Text(), "V(ACTIVE) while a running server has it, otherwise V(DOWN).", on=READ, sample="ACTIVE")
     device_id = Field(Text(), "Uuid of the server that has it.", on=READ,
                       sample="4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
@@ -171,7 +174,8 @@ class NetworkRouter(Resource):
     interfaces = Field(ListOf(REFERENCE, MANY, unique=True), "The subnets that it is in, by name or uuid, all of them.",
                        default=[], sample=["8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"])
     routes = static_routes("Static routes.")
-    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
+    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, aliases=("is_admin_state_up",),
+                           sample=True)
     external_addresses = Field(ListOf(ADDRESS), "Its addresses in the external network.", on=READ,
                                sample=["192.0.2.9"])
     status = Field(Text(), "V(ACTIVE).", on=READ, sample="ACTIVE")
@@ -197,7 +201,8 @@ class FloatingIp(Resource):
                    "router leads to; V(none) for none.", default=None, sample="4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     port = Field(OrNone(REFERENCE), "The port that it reaches, in place of O(server).", default=None,
                  sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
-    fixed_ip_address = Field(Nullable(ADDRESS), "Address of the port, if it has several.", sample="10.1.0.7")
+    fixed_ip_address = Field(Nullable(ADDRESS), "Address of the port, if it has several.",
+                             aliases=("fixed_address",), sample="10.1.0.7")
     port_forwardings = Field(
         ListOf(Record(
             protocol=Field(Choices("tcp", "udp", "sctp"), "V(tcp) when omitted."),
@@ -229,7 +234,7 @@ class SecurityGroup(Resource):
     rules = Field(
         ListOf(Record(
             direction=Field(Choices("ingress", "egress"), "To the ports, or from them; V(ingress) when omitted."),
-            ethertype=Field(Choices("IPv4", "IPv6"), "V(IPv4) when omitted."),
+            ethertype=Field(Choices("IPv4", "IPv6"), "V(IPv4) when omitted.", aliases=("ether_type",)),
             protocol=Field(Nullable(Value()), "Name or number of the IP protocol; any when omitted."),
             port_range_min=Field(_PORT, "The first port, or the type of ICMP."),
             port_range_max=Field(_PORT, "The last port, or the code of ICMP."),

@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from ..fields import READ, Field, Kind
-from ..values import Integer, ListOf, Text, Value
+from ..values import Integer, ListOf, Nullable, Text, Value
 
 _MOST = Integer(-1)
 
 
+def _of_service(doc: str, sample: int, *aliases: str) -> Field:
+    """Return a field for a limit of the network or volume service. *doc*: its description. *aliases*: its further names
+    in modules.
+    """
+    return Field(Nullable(_MOST), doc + " Null if another service than the cloud's own has it.", aliases=aliases,
+                 sample=sample)
+
+
 class Quota(Kind):
-    """Limits of one project on servers; -1 means no limit. Unset limits are the defaults of the cloud."""
+    """Limits of one project on servers, volumes and networks; -1 means no limit. Unset limits are the cloud's defaults.
+    """
 
     noun, plural = "quota", "quotas"
     sample_changes = {"instances": (10, 20)}
@@ -24,6 +33,21 @@ class Quota(Kind):
     key_pairs = Field(_MOST, "Key pairs of a user.", sample=100)
     server_groups = Field(_MOST, "Server groups.", sample=10)
     server_group_members = Field(_MOST, "Servers in a server group.", sample=10)
+    volumes = _of_service("Volumes.", 10)
+    snapshots = _of_service("Snapshots of volumes.", 10)
+    gigabytes = _of_service("GiB of all volumes and snapshots.", 1000)
+    per_volume_gigabytes = _of_service("GiB of one volume.", -1)
+    backups = _of_service("Backups of volumes.", 10)
+    backup_gigabytes = _of_service("GiB of all backups.", 1000)
+    networks = _of_service("Networks.", 100, "network")
+    subnets = _of_service("Subnets.", 100, "subnet")
+    subnet_pools = _of_service("Subnet pools.", -1, "subnetpool")
+    ports = _of_service("Ports.", 500, "port")
+    routers = _of_service("Routers.", 10, "router")
+    floating_ips = _of_service("Floating IPs.", 50, "floatingip", "compute_floating_ips", "network_floating_ips")
+    security_groups = _of_service("Security groups.", 10, "security_group")
+    security_group_rules = _of_service("Rules of all security groups.", 100, "security_group_rule")
+    rbac_policies = _of_service("Policies that share networks and the like.", 10, "rbac_policy")
     instances_used = Field(Integer(), "Existing servers.", on=READ, sample=3)
     cores_used = Field(Integer(), "CPUs of the existing servers.", on=READ, sample=6)
     ram_used = Field(Integer(), "Memory of the existing servers in MiB.", on=READ, sample=6144)

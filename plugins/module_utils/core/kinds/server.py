@@ -213,7 +213,7 @@ class Server(Resource):
                        default=None,
                        on="create update", secret=True, option=False, compared=False, kept=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
-                     sample={"role": "web"})
+                     aliases=("meta",), sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])
     availability_zone = Field(Nullable(Text(1, 255)), "Availability zone in the guest's metadata.", default=None,
                               on=FIXED, sample="nova")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
-from .common import NAME, REFERENCE, REQUEST, TAG, TIME, Resource
+from .common import DESCRIPTION, NAME, REFERENCE, REQUEST, TAG, TIME, Resource
 from .export import ORIGIN, PEER
 
 #: Formats of volumes. A volume in the format ``luks`` is encrypted by QEMU with a key of the host.
@@ -50,6 +50,9 @@ class Volume(Resource):
     sample_changes = {"size": (10, 20)}
     alternatives = (frozenset(("image", "source_volume", "snapshot")),)
 
+    name = Field(NAME, "The name.", required=True, aliases=("display_name",), sample="data")
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="",
+                        aliases=("display_description",), sample="for the shop")
     size = Field(SIZE, "Size in GiB. Required for an empty volume; otherwise it defaults to the size of its source, "
                  "rounded up. It can grow, also while a running server has it, and never shrinks.", sample=10)
     pool = Field(POOL, "Its pool, one of the agent's setting C(pools).", default="default", on=FIXED,
@@ -110,6 +113,9 @@ class VolumeSnapshot(Resource):
     sample_actions = ("record", "make")
     sample_changes = {"description": ("", "before the upgrade")}
 
+    name = Field(NAME, "The name.", required=True, aliases=("display_name",), sample="monday")
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="",
+                        aliases=("display_description",), sample="for the shop")
     volume = Field(REFERENCE, "The volume, by name or uuid. The snapshot stays when the volume goes.", required=True,
                    on=FIXED, sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
     metadata = _metadata()
@@ -167,13 +173,16 @@ class CloudVolumeBackup(Resource):
 
     id = Field(Uuid(), "The uuid; generated when the backup is created.", on=FIXED,
                sample="6d2f7c8e-1b7a-4c1b-8e54-0f6f3b1c9a42")
-    name = Field(NAME, "The name of the backup.", required=True, sample="monday")
+    name = Field(NAME, "The name of the backup.", required=True, aliases=("display_name",), sample="monday")
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="",
+                        aliases=("display_description",), sample="for the shop")
     volume = Field(REFERENCE, "The volume to back up, by name or uuid.", on=FIXED, required=True,
                    sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
     snapshot = Field(Nullable(REFERENCE), "Snapshot of the volume to back up, by name or uuid, instead of the volume "
                      "as it is now.", default=None, on=FIXED, sample=None)
     incremental = Field(Boolean(), "Whether the backup stores only what differs from the volume's latest backup, its "
-                        "parent, which a restore then needs too.", default=False, on=FIXED, sample=False)
+                        "parent, which a restore then needs too.", default=False, on=FIXED,
+                        aliases=("is_incremental",), sample=False)
     container = Field(Nullable(Text(0, 255)), "A label, as in Cinder; the backup directory is the same for all.",
                       default=None, on=FIXED, sample=None)
     metadata = Field(MapOf(Text(1, 255), Text(0, 255)), "Keys and values, 255 characters each at most.", default={},

@@ -26,6 +26,9 @@ from .networking import resolve_qos_policy
 #: The mode of the kind to the network type of the service.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat", "ovn": "ovn"}
 MTU, LEAST_MTU = 1500, 576
+#: Provider network types of the kind to those of the service, and the fields of physical networks to its columns.
+PROVIDER_TYPES = {"geneve": "ovn", "flat": "flat", "vlan": "vlan"}
+PROVIDER = {"provider_physical_network": "bridge", "provider_segmentation_id": "segment"}
 
 
 def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
@@ -33,7 +36,11 @@ def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None,
     *admin*: whether the caller is an administrator. Other callers do not see the bridge, and see only the modes nat and
     ovn."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
+    provider: Document = dict.fromkeys(("provider_network_type", *PROVIDER))
     if network["by_engine"]:
+        if admin:
+            provider = {"provider_network_type": "geneve" if type == "ovn" else type,
+                        **{name: network[column] for name, column in PROVIDER.items()}}
         type, bridge = "ovn", None
     mtu = 0 if network["mtu"] == MTU and type != "ovn" else network["mtu"]
     document: Document = {
@@ -41,7 +48,8 @@ def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None,
         "mode": next((mode for mode, service_type in TYPES.items() if service_type == type), "nat"),
         "bridge": bridge, "cidr": None, "dhcp": None, "dhcp_start": None,
         "dhcp_end": None, "domain": network["dns_domain"].rstrip(".") or None, "mtu": mtu, "active": True,
-        "qos_policy": network["qos_policy_id"], "managed": type != "flat",
+        "qos_policy": network["qos_policy_id"], "managed": type != "flat", "shared": bool(network["shared"]),
+        "external": bool(network["external"]), **provider,
         "created_at": to_second(network["created_at"]),
         "updated_at": to_second(network["updated_at"] or network["created_at"]), "_owner": network["project_id"]}
     if subnet:
@@ -77,6 +85,7 @@ class CloudNetworks(CloudDriver):
             want.setdefault("qos_policy", None)
         want["mtu"] = 0 if want.get("mtu") == MTU and want["mode"] != "ovn" else want.get("mtu", 0)
         _check_names(want)
+        _check_provider(caller, want, have)
         if want["mode"] == "ovn":
             if have and want["mtu"] == 0:
                 want["mtu"] = have["mtu"]
@@ -136,7 +145,11 @@ class CloudNetworks(CloudDriver):
 
     def values(self, want: Document) -> Document:
         """Return the fields of the new network *want* as columns of the network service."""
-        return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
+        type = PROVIDER_TYPES[want["provider_network_type"]] if want.get("provider_network_type") else TYPES[
+            want["mode"]]
+        return {"name": want["name"], "description": want["description"], "type": type,
+                **{name: True for name in ("shared", "external") if want.get(name)},
+                **{column: want[name] for name, column in PROVIDER.items() if want.get(name)},
                 **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
                 **({"dns_domain": want["domain"] + "."} if want.get("domain") else {}), **_policy(want)}
 
@@ -156,16 +169,17 @@ class CloudNetworks(CloudDriver):
             raise
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update the description and the QoS policy of the network; no other field can change."""
+        """Update the description, the QoS policy and the use by others of the network; no other field can change."""
         self._update(caller, have, want, names)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        self._update(caller, have, want, [name for name in ("description", "qos_policy")
+        self._update(caller, have, want, [name for name in ("description", "qos_policy", "shared", "external")
                                           if want.get(name) != have.get(name)], dry=True)
 
     def _update(self, caller: Caller, have: Document, want: Document, names: list[str], *, dry: bool = False) -> None:
         values = {"description": want["description"]} if "description" in names else {}
         values.update(_policy(want) if "qos_policy" in names else {})
+        values.update((name, want[name]) for name in ("shared", "external") if name in names)
         caller.cloud.services.network.resources["networks"].update(caller.context, have["id"], values, dry=dry)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
@@ -182,6 +196,23 @@ def _check_names(want: Document) -> None:
         raise InvalidField("domain", "is for mode ovn in a cloud", want["domain"])
     if want.get("domain"):
         want["domain"] = attributes.NETWORK.check({"dns_domain": want["domain"]}, "")["dns_domain"].rstrip(".")
+
+
+def _check_provider(caller: Caller, want: Document, have: Document | None) -> None:
+    """Complete the fields of the network *want* that only administrators set. *have*: the present network. Raises
+    ``Forbidden`` if the caller is none and requests other values, and ``InvalidField``."""
+    provider = ("provider_network_type", *PROVIDER)
+    usual = have or {"shared": False, "external": False,
+                     **dict.fromkeys(provider), "provider_network_type": "geneve" if want["mode"] == "ovn" else None}
+    for name in ("shared", "external", *provider):
+        if want.get(name) is None:
+            want[name] = usual[name]
+        if want[name] != usual[name] and not caller.is_admin:
+            raise Forbidden(f"Only administrators of the cloud set {name} of a network.")
+    if want["mode"] != "ovn" and any(want[name] is not None for name in provider):
+        raise InvalidField("provider_network_type", "and what belongs to it is for mode ovn; mode bridge has a bridge")
+    if not caller.is_admin:
+        want["provider_network_type"] = None  # as it is shown
 
 
 def _policy(want: Document) -> Document:

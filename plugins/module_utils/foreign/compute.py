@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options of openstack.cloud for servers, flavors, keypairs and quotas."""
+
+from __future__ import annotations
+
+from ..core.options import name_options
+from ..core.values import Boolean, Value
+from .words import Ignored, Refused
+
+#: Limits of Nova-network and of Nova's file injection, which newer versions of the Compute API do not have.
+GONE = "the newest versions of the Compute API do not have it"
+LOAD_BALANCERS = "there is no load balancer service"
+
+COMPUTE = {
+    "server": name_options(
+        image_exclude=Refused("name the image exactly, or by uuid, in image", harmless=("(deprecated)",)),
+    ),
+    "server_info": name_options(
+        detailed=Ignored(Boolean(), "Ignored: servers are always reported with all fields, or with O(fields)."),
+    ),
+    "server_action": name_options(
+        all_projects=Refused("give the uuid of another project's server as name", Boolean(), harmless=(False,)),
+    ),
+    "keypair_info": name_options(
+        user_id=Refused("only the keys of the login's user are reported"),
+        marker=Refused("all keys are reported, or as many as limit says"),
+    ),
+    "flavor": name_options(
+        rxtx_factor=Refused("no network engine has used it since Nova 2.61", Value(), harmless=(1, 1.0, "1", "1.0")),
+    ),
+    "flavor_access": name_options(
+        project_domain=Refused("give the id of a project of another domain as project",
+                               harmless=("default", "Default")),
+    ),
+}
