@@ -43,6 +43,7 @@ class CloudServerModule(ServerModule):
 
     def execute(self, params, check_mode, diff_mode, client):
         self._check(params)
+        _check_addresses(client, params, check_mode)
         if params["flavor_ram"] is not None and params["state"] != ABSENT:
             params = dict(params, flavor=_choose_flavor(client, params["flavor_ram"], params["flavor_include"]))
         removed = _addresses_of(client, self.key(params)) if params["delete_ips"] and params["state"] == ABSENT else []
@@ -67,17 +68,14 @@ class CloudServerModule(ServerModule):
 
     def _give_addresses(self, client, params, result, check_mode):
         """Let the floating IPs that *params* name lead to the server, and add what changed to *result*."""
-        if not client.of_cloud and not client.info().get("cloud"):
-            raise InvalidField(next(option for option in ADDRESSES if params[option]),
-                               "is for a cloud; networks of one host have no floating IPs")
         server = result["server"]
-        new = check_mode and "changed" in result and result["changed"] and not client.list(
-            "server", id=server["id"], fields=["id"])
+        new = check_mode and known_resource(client, "server", self.key(params), "name", True) is None
         floating_ips = [] if new else client.list(NOUN)
         changed = bool(new)
         for address in () if new else params["floating_ips"] or ():
-            floating_ip = known_resource(client, NOUN, address, "floating_ips", False)
-            changed |= client.ensure(NOUN, floating_ip["id"], {"server": server["id"]}, dry_run=check_mode)["changed"]
+            floating_ip = known_resource(client, NOUN, address, "floating_ips", check_mode)
+            changed |= floating_ip is None or client.ensure(
+                NOUN, floating_ip["id"], {"server": server["id"]}, dry_run=check_mode)["changed"]
         pools = params["floating_ip_pools"]
         has_one = any(floating_ip["server"] == server["id"] for floating_ip in floating_ips)
         if (params["auto_ip"] or pools) and not new and not has_one and not params["floating_ips"]:
@@ -99,6 +97,19 @@ class CloudServerModule(ServerModule):
         key = free["id"] if free else free_name(floating_ips, server["name"])
         want = {"server": server["id"]} if free else {"server": server["id"], "network": network}
         return client.ensure(NOUN, key, want, dry_run=check_mode)["changed"]
+
+
+def _check_addresses(client, params, check_mode):
+    """Raise an error, before the server is created, if *client* is connected to a single host, or if there is no
+    floating IP of ``floating_ips``.
+    """
+    option = next((option for option in (*ADDRESSES, "delete_ips") if params[option]), None)
+    if option is None:
+        return
+    if not client.of_cloud and not client.info().get("cloud"):
+        raise InvalidField(option, "is for a cloud; networks of one host have no floating IPs")
+    for address in params["floating_ips"] or ():
+        known_resource(client, NOUN, address, "floating_ips", check_mode)
 
 
 def _addresses_of(client, key):
