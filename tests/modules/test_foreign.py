@@ -29,6 +29,8 @@ CONVERTED = [
     ("port", {"no_security_groups": True}, {"security_groups": []}),
     ("security_group", {"security_group_rules": [{"ether_type": "IPv6", "protocol": "icmp", "port_range_min": -1}]},
      {"rules": [{"ethertype": "IPv6", "protocol": "icmp", "port_range_min": None}]}),
+    ("compute_service_info", {"host": "kvm1", "binary": "nova-compute"},
+     {"name": "kvm1", "filters": {"binary": "nova-compute"}}),
     ("image", {"is_public": True}, {"visibility": "public"}),
     ("image", {"is_public": False, "visibility": "community"}, {"visibility": "community"}),
     ("volume", {"is_bootable": True, "image": "debian"}, {"image": "debian"}),

@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Options of openstack.cloud for servers, flavors, keypairs and quotas."""
+"""Options of openstack.cloud for servers, flavors, keypairs and services."""
 
 from __future__ import annotations
 
 from ..core.options import name_options
-from ..core.values import Boolean, Value
-from .words import Ignored, Refused
-
-#: Limits of Nova-network and of Nova's file injection, which newer versions of the Compute API do not have.
-GONE = "the newest versions of the Compute API do not have it"
-LOAD_BALANCERS = "there is no load balancer service"
+from ..core.values import Boolean, Text, Value
+from .words import Filter, Ignored, Refused, Renamed
 
 COMPUTE = {
     "server": name_options(
@@ -25,6 +21,7 @@ COMPUTE = {
         user_id=Refused("only the keys of the login's user are reported"),
         marker=Refused("all keys are reported, or as many as limit says"),
     ),
+    "compute_service_info": name_options(binary=Filter(Text()), host=Renamed(Text(), "name")),
     "flavor": name_options(
         rxtx_factor=Refused("no network engine has used it since Nova 2.61", Value(), harmless=(1, 1.0, "1", "1.0")),
     ),
