@@ -5,28 +5,29 @@ from __future__ import annotations
 
 from ..core.options import name_options
 from ..core.values import Boolean, Text, Value
-from .words import Filter, Ignored, Refused, Renamed
+from .words import FilterOption, IgnoredOption, RefusedOption, RenamedOption
 
 COMPUTE = {
     "server": name_options(
-        image_exclude=Refused("name the image exactly, or by uuid, in image", harmless=("(deprecated)",)),
+        image_exclude=RefusedOption("name the image exactly, or by uuid, in image", harmless=("(deprecated)",)),
     ),
     "server_info": name_options(
-        detailed=Ignored(Boolean(), "Ignored: servers are always reported with all fields, or with O(fields)."),
+        detailed=IgnoredOption(Boolean(), "Ignored: servers are always reported with all fields, or with O(fields)."),
     ),
     "server_action": name_options(
-        all_projects=Refused("give the uuid of another project's server as name", Boolean(), harmless=(False,)),
+        all_projects=RefusedOption("give the uuid of another project's server as name", Boolean(), harmless=(False,)),
     ),
     "keypair_info": name_options(
-        user_id=Refused("only the keys of the login's user are reported"),
-        marker=Refused("all keys are reported, or as many as limit says"),
+        user_id=RefusedOption("only the keys of the login's user are reported"),
+        marker=RefusedOption("all keys are reported, or as many as limit says"),
     ),
-    "compute_service_info": name_options(binary=Filter(Text()), host=Renamed(Text(), "name")),
+    "compute_service_info": name_options(binary=FilterOption(Text()), host=RenamedOption(Text(), "name")),
     "flavor": name_options(
-        rxtx_factor=Refused("no network engine has used it since Nova 2.61", Value(), harmless=(1, 1.0, "1", "1.0")),
+        rxtx_factor=RefusedOption("no network engine has used it since Nova 2.61", Value(),
+                                  harmless=(1, 1.0, "1", "1.0")),
     ),
     "flavor_access": name_options(
-        project_domain=Refused("give the id of a project of another domain as project",
+        project_domain=RefusedOption("give the id of a project of another domain as project",
                                harmless=("default", "Default")),
     ),
 }

@@ -7,7 +7,7 @@ from ..core.errors import InvalidField
 from ..core.fields import Field, Record
 from ..core.options import name_options
 from ..core.values import Boolean, Choices, Integer, ListOf, MapOf, Text, Uuid, Value
-from .words import Converted, Filter, Refused, Renamed
+from .words import ConvertedOption, FilterOption, RefusedOption, RenamedOption
 
 OWN_PROJECT = "a task works in the project of its login; use a cloud of clouds.yaml with that project"
 ADMIN_DOWN = "use admin_state_up of its ports"
@@ -86,58 +86,61 @@ GATEWAY = Record(
 
 NETWORK = {
     "network": name_options(
-        dns_domain=Renamed(Text(), "domain", convert=lambda value, _params: value.rstrip(".")),
-        admin_state_up=Refused(ADMIN_DOWN, Boolean(), harmless=(True,)),
-        port_security_enabled=Refused("use port_security_enabled of its ports", Boolean(), harmless=(True,)),
-        is_default=Refused("floating IPs and routers name their external network", Boolean(), harmless=(False,)),
-        is_vlan_transparent=Refused("use trunks for VLANs of guests", Boolean(), harmless=(False,)),
-        project=Refused(OWN_PROJECT),
+        dns_domain=RenamedOption(Text(), "domain", convert=lambda value, _params: value.rstrip(".")),
+        admin_state_up=RefusedOption(ADMIN_DOWN, Boolean(), harmless=(True,)),
+        port_security_enabled=RefusedOption("use port_security_enabled of its ports", Boolean(), harmless=(True,)),
+        is_default=RefusedOption("floating IPs and routers name their external network", Boolean(), harmless=(False,)),
+        is_vlan_transparent=RefusedOption("use trunks for VLANs of guests", Boolean(), harmless=(False,)),
+        project=RefusedOption(OWN_PROJECT),
     ),
     "subnet": name_options(
-        allocation_pool_start=Converted(Text(), "With O(allocation_pool_end), the only range of O(allocation_pools).",
+        allocation_pool_start=ConvertedOption(Text(), "With O(allocation_pool_end), the only range of "
+                                              "O(allocation_pools).",
                                         _pools),
-        allocation_pool_end=Converted(Text(), "See O(allocation_pool_start).", _pools),
-        disable_gateway_ip=Converted(Boolean(), "When V(true), the same as O(gateway_ip=none).", _no_gateway,
+        allocation_pool_end=ConvertedOption(Text(), "See O(allocation_pool_start).", _pools),
+        disable_gateway_ip=ConvertedOption(Boolean(), "When V(true), the same as O(gateway_ip=none).", _no_gateway,
                                      aliases=("no_gateway_ip",)),
-        ip_version=Converted(Integer(), "The IP version of O(cidr), which says it already.", _version),
-        extra_attrs=Refused("use the options of this module", MapOf(Text(), Value()), harmless=({},),
+        ip_version=ConvertedOption(Integer(), "The IP version of O(cidr), which says it already.", _version),
+        extra_attrs=RefusedOption("use the options of this module", MapOf(Text(), Value()), harmless=({},),
                             aliases=("extra_specs",)),
-        network_segment=Refused("networks have one segment"),
-        use_default_subnet_pool=Refused("name the pool in subnet_pool", Boolean(), harmless=(False,),
+        network_segment=RefusedOption("networks have one segment"),
+        use_default_subnet_pool=RefusedOption("name the pool in subnet_pool", Boolean(), harmless=(False,),
                                         aliases=("use_default_subnetpool",)),
-        project=Refused(OWN_PROJECT),
+        project=RefusedOption(OWN_PROJECT),
     ),
     "router": name_options(
-        external_gateway_info=Converted(GATEWAY, "O(external_network) and O(enable_snat) as a mapping.", _gateway),
-        external_fixed_ips=Refused("the router gets a free address of the external network", ListOf(Value()),
+        external_gateway_info=ConvertedOption(GATEWAY, "O(external_network) and O(enable_snat) as a mapping.",
+                                              _gateway),
+        external_fixed_ips=RefusedOption("the router gets a free address of the external network", ListOf(Value()),
                                    harmless=([],)),
-        project=Refused(OWN_PROJECT),
+        project=RefusedOption(OWN_PROJECT),
     ),
     "port": name_options(
-        no_security_groups=Converted(Boolean(), "When V(true), the same as an empty list of O(security_groups).",
+        no_security_groups=ConvertedOption(Boolean(), "When V(true), the same as an empty list of O(security_groups).",
                                      _no_groups),
-        binding_profile=Refused("the cloud writes it", MapOf(Text(), Value()), harmless=({},)),
-        device_id=Refused("a server takes the port with its networks, or with interface_attachment"),
-        device_owner=Refused("a server takes the port with its networks, or with interface_attachment"),
-        dns_domain=Refused("use domain of the network"),
-        extra_dhcp_opts=Refused("guests get the DHCP options of their subnet", ListOf(Value()), harmless=([],)),
+        binding_profile=RefusedOption("the cloud writes it", MapOf(Text(), Value()), harmless=({},)),
+        device_id=RefusedOption("a server takes the port with its networks, or with interface_attachment"),
+        device_owner=RefusedOption("a server takes the port with its networks, or with interface_attachment"),
+        dns_domain=RefusedOption("use domain of the network"),
+        extra_dhcp_opts=RefusedOption("guests get the DHCP options of their subnet", ListOf(Value()), harmless=([],)),
     ),
     "floating_ip_info": name_options(
-        description=Filter(Text()), fixed_ip_address=Filter(Text()), floating_ip_address=Filter(Text()),
-        floating_network=Filter(Text(), "network", _uuid("floating_network")),
-        port=Filter(Text(), convert=_uuid("port")), router=Filter(Text(), convert=_uuid("router")),
-        status=Filter(Choices("active", "down", "ACTIVE", "DOWN"), convert=lambda value: value.upper()),
-        project=Refused("only floating IPs of the login's project are reported", aliases=("project_id",)),
+        description=FilterOption(Text()), fixed_ip_address=FilterOption(Text()),
+        floating_ip_address=FilterOption(Text()),
+        floating_network=FilterOption(Text(), "network", _uuid("floating_network")),
+        port=FilterOption(Text(), convert=_uuid("port")), router=FilterOption(Text(), convert=_uuid("router")),
+        status=FilterOption(Choices("active", "down", "ACTIVE", "DOWN"), convert=lambda value: value.upper()),
+        project=RefusedOption("only floating IPs of the login's project are reported", aliases=("project_id",)),
     ),
     "security_group": name_options(
-        security_group_rules=Renamed(ListOf(RULE), "rules", "C(ether_type) is C(ethertype) there", _rules),
-        project=Refused(OWN_PROJECT),
+        security_group_rules=RenamedOption(ListOf(RULE), "rules", "C(ether_type) is C(ethertype) there", _rules),
+        project=RefusedOption(OWN_PROJECT),
     ),
     "security_group_info": name_options(
-        description=Filter(Text()),
-        **{name: Refused("security groups have no tags here", ListOf(Text()))
+        description=FilterOption(Text()),
+        **{name: RefusedOption("security groups have no tags here", ListOf(Text()))
            for name in ("tags", "any_tags", "not_tags", "not_any_tags")},
-        project_id=Refused("only security groups of the login's project are reported"),
-        revision_number=Refused("name the group in name", Integer()),
+        project_id=RefusedOption("only security groups of the login's project are reported"),
+        revision_number=RefusedOption("name the group in name", Integer()),
     ),
 }

@@ -23,7 +23,7 @@ class ForeignOption(Option):
         raise NotImplementedError
 
 
-class Refused(ForeignOption):
+class RefusedOption(ForeignOption):
     """An option that is refused with *reason*, what to do in its place. *harmless*: values that are accepted, because
     they ask for nothing.
     """
@@ -39,14 +39,14 @@ class Refused(ForeignOption):
             raise InvalidField(self.option, "is an option of openstack.cloud that is refused here: %s" % self.reason)
 
 
-class Ignored(ForeignOption):
+class IgnoredOption(ForeignOption):
     """An option without a counterpart, whose values make no difference here."""
 
     def translate(self, params):
         pass
 
 
-class Renamed(ForeignOption):
+class RenamedOption(ForeignOption):
     """An option that is the option *target* here. *convert*: a function of its value that returns the value of
     *target*.
     """
@@ -62,7 +62,7 @@ class Renamed(ForeignOption):
         params[self.target] = value if self.convert is None else self.convert(value, params)
 
 
-class Converted(ForeignOption):
+class ConvertedOption(ForeignOption):
     """An option that *convert*, a function of the module parameters, replaces by others. It changes the parameters."""
 
     def __init__(self, value, doc, convert, aliases=()):
@@ -73,7 +73,7 @@ class Converted(ForeignOption):
         self.convert(params)
 
 
-class Filter(ForeignOption):
+class FilterOption(ForeignOption):
     """An option of an info module that is a filter of the field *field* here."""
 
     def __init__(self, value, field=None, convert=None, aliases=()):

@@ -21,16 +21,16 @@ def known_resource(client, noun, key, option, assumed):
                        **error.details) from None
 
 
-def ports_of_server(client, server):
+def list_server_ports(client, server):
     """Return the ports of *server*, a server of a cloud."""
     return client.list("port", device_id=server["id"])
 
 
-def find_external_network(client, server):
+def outside_network_of_server(client, server):
     """Return the uuid of the external network that a router leads to from a subnet of *server*. Raises ``InvalidField``
     unless there is exactly one.
     """
-    subnets = {address["subnet"] for port in ports_of_server(client, server) for address in port["fixed_ips"]}
+    subnets = {address["subnet"] for port in list_server_ports(client, server) for address in port["fixed_ips"]}
     networks = sorted({router["external_network"] for router in client.list("router")
                        if router["external_network"] and subnets & set(router["interfaces"])})
     if len(networks) != 1:

@@ -11,7 +11,7 @@ from ..core.values import Boolean
 from ..modules import results
 from ..modules.module import ABSENT
 from ..modules.resource import ResourceModule
-from .addresses import NOUN, find_external_network, free_floating_ip, free_name, known_resource, ports_of_server
+from .addresses import NOUN, free_floating_ip, free_name, known_resource, list_server_ports, outside_network_of_server
 
 #: Options for floating IPs without a name.
 NAMELESS = ("nat_destination", "purge", "reuse")
@@ -94,7 +94,7 @@ class _Search:
             if address and not self.server:
                 raise InvalidField("fixed_ip_address", "needs server or nat_destination, to find its port")
             return None
-        ports = ports_of_server(self.client, self.server) if self.server else self.client.list("port")
+        ports = list_server_ports(self.client, self.server) if self.server else self.client.list("port")
         ports = [port for port in ports if port["network"] == self.inside["id"]
                  and (not address or address in [fixed["ip_address"] for fixed in port["fixed_ips"]])]
         if len(ports) == 1 or self.params["state"] == ABSENT:
@@ -142,7 +142,7 @@ class _Search:
             raise InvalidField("network", "is required for a new floating IP")
         label = self.address or (self.server or self.network)["name"]
         return dict(leads_to, name=self.address or free_name(self.floating_ips, label),
-                    network=network or find_external_network(self.client, self.server))
+                    network=network or outside_network_of_server(self.client, self.server))
 
     def _refuse_theft(self, floating_ip):
         """Raise ``InvalidField`` if *floating_ip* leads to another server than the task says."""

@@ -10,7 +10,7 @@ from ..core.kinds.common import REFERENCE
 from ..core.options import WAITING, Option, name_options
 from ..core.values import Choices, Integer, Text
 from ..foreign.network import OWN_PROJECT
-from ..foreign.words import Refused
+from ..foreign.words import RefusedOption
 from ..modules import results
 from ..modules.module import ABSENT, PRESENT, Module
 
@@ -39,7 +39,7 @@ class SecurityGroupRuleModule(Module):
     """The module security_group_rule, which adds one rule to a security group, or removes it. Other rules stay."""
 
     name, cloud_only = "security_group_rule", True
-    foreign = name_options(project=Refused(OWN_PROJECT))
+    foreign = name_options(project=RefusedOption(OWN_PROJECT))
     options = name_options(
         security_group=Option(REFERENCE, "The security group, by name or uuid.", required=True),
         **_rule_options("ingress", "IPv4"),
@@ -71,9 +71,9 @@ class SecurityGroupRuleInfoModule(Module):
 
     name, cloud_only = "security_group_rule_info", True
     foreign = name_options(
-        project=Refused("only rules of the login's project are reported"),
-        id=Refused("rules have no ids here; say what they allow", aliases=("rule",)),
-        revision_number=Refused("rules have no revisions here", Integer()))
+        project=RefusedOption("only rules of the login's project are reported"),
+        id=RefusedOption("rules have no ids here; say what they allow", aliases=("rule",)),
+        revision_number=RefusedOption("rules have no revisions here", Integer()))
     options = name_options(
         security_group=Option(REFERENCE, "Only the rules of this security group, by name or uuid."),
         **_rule_options()) + foreign

@@ -10,7 +10,7 @@ from ..core.options import Option, name_options
 from ..core.values import Boolean, Integer, ListOf, Text
 from ..modules.module import ABSENT, get_resource
 from ..modules.server import ServerModule
-from .addresses import NOUN, find_external_network, free_floating_ip, free_name, known_resource
+from .addresses import NOUN, free_floating_ip, free_name, known_resource, outside_network_of_server
 
 ADDRESSES = ("auto_ip", "floating_ips", "floating_ip_pools")
 OWN = name_options(
@@ -92,7 +92,7 @@ class CloudServerModule(ServerModule):
         """Let a floating IP that no port has, or else a new one, lead to *server*. Return whether anything changed."""
         pools = params["floating_ip_pools"]
         network = known_resource(client, "network", pools[0], "floating_ip_pools", False)["id"] if pools else \
-            find_external_network(client, server)
+            outside_network_of_server(client, server)
         free = free_floating_ip(floating_ips, network) if params["reuse_ips"] else None
         key = free["id"] if free else free_name(floating_ips, server["name"])
         want = {"server": server["id"]} if free else {"server": server["id"], "network": network}
