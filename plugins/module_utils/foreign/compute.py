@@ -28,6 +28,6 @@ COMPUTE = {
     ),
     "flavor_access": name_options(
         project_domain=RefusedOption("give the id of a project of another domain as project",
-                               harmless=("default", "Default")),
+                                     harmless=("default", "Default")),
     ),
 }

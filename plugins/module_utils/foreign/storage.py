@@ -42,7 +42,7 @@ STORAGE = {
         container_format=RefusedOption("the container is bare, or follows from disk_format", harmless=(
             "bare", "aki", "ari")),
         is_public=ConvertedOption(Boolean(), "V(true) is O(visibility=public), V(false) is O(visibility=private). "
-                            "O(visibility) wins.", _public),
+                                  "O(visibility) wins.", _public),
         owner=RefusedOption("an image belongs to the project of the login; see image_member", aliases=("project",)),
         owner_domain=RefusedOption("an image belongs to the project of the login", aliases=("project_domain",)),
         tags=RefusedOption("use properties", ListOf(Text()), harmless=([],)),
