@@ -84,7 +84,8 @@ class CloudQuotas(CloudDriver):
         """Reset the quota to the defaults, unless this is a dry run. Return the result with the differences."""
         assert have is not None
         own_limits = quotas.has_own_limits(caller, have["id"], LIMITS)
-        defaults = {**have, **quotas.show_default_quotas(caller, have["id"])}
+        usual_limits = quotas.show_default_quotas(caller, have["id"])
+        defaults = {**have, **{name: usual_limits[name] for name in LIMITS}}
         for service, names in _embedded_services(caller):
             with service.database.read() as connection:
                 usual = service.quota.limits(connection)
