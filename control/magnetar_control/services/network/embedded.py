@@ -80,8 +80,8 @@ from .tables import engine as engines
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
     """Return the SQL condition for ports that must be written to the network engine (OVN) again when their server
-    starts on the host ``there`` (an SQL parameter): their row has another host or an unfinished move, or they are on a
-    SmartNIC. *port*: the table of ports, or an alias."""
+    starts on the host ``there`` (an SQL parameter): ports whose row names another host than ``there`` or an unfinished
+    move, and ports on a SmartNIC. *port*: the table of ports, or an alias."""
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 

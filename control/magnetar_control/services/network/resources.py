@@ -64,10 +64,11 @@ class NetworkResource:
     *defaults*: values for fields that a request for a new resource lacks. *admin*: fields that only admins may change
     or set to another value than the default. *filters*: list filters, in addition to the columns; *private*: list
     filters for admins only. *before_list*: creates missing resources before a list is read, and returns their unit
-    keys. *counts*: returns further quota usage of a new resource. *writers_are_admins*: whether only admins may create,
-    change and delete. *after*: called after a row was changed or deleted. *units*: returns the unit keys, such as
-    ``port/ID``, of the objects in the network engine (OVN) that a change affects; it is called with ``None`` for a
-    created or deleted row, otherwise with the new values. *owner*: returns the project of a new resource.
+    keys. *counts*: returns what a new resource uses of further quotas, by resource type. *writers_are_admins*: whether
+    only admins may create, change and delete. *after*: called after a row was changed or deleted. *units*: returns the
+    unit keys, such as ``port/ID``, of the objects in the network engine (OVN) that a change affects; it is called with
+    ``None`` for a created or deleted row, otherwise with the new values. *owner*: returns the project of a new
+    resource.
     """
 
     name: str
@@ -372,8 +373,9 @@ class NetworkStore:
                 raise forbidden_by_policy(f"{verb}_{self.resource.name}:{name}", "only admins may set it")
 
     def _completed(self, context: Context, values: Document) -> Document:
-        """Return *values*, the values of a new resource, with defaults, a uuid and the project. Raises
-        ``InvalidRequest`` for another project, ``Forbidden`` for fields of admins."""
+        """Return *values*, the values of a new resource, with defaults, a uuid and the project. If the caller is no
+        admin, raises ``InvalidRequest`` if *values* name another project, and ``Forbidden`` if they set fields that
+        only admins may set."""
         usual = self.resource.defaults
         self._check_admin(context, "create", {name for name, value in values.items() if value != usual.get(name)})
         project = values.get("project_id") or context.project_id or ""

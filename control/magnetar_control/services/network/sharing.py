@@ -59,8 +59,8 @@ Users = Callable[[str], Sequence[Select[Any]]]
 class Shareable:
     """A resource type that RBAC policies can share, such as network. *table*: its table. *users*: {action: function
     from an object's id to SQL statements that select the projects which use the object by this action}. *columns*:
-    {action: name of the boolean column that states whether a policy with this action exists (``shared``: a policy for
-    all projects)}."""
+    {action: name of the boolean column that states whether a policy with this action exists; the column ``shared``
+    states whether such a policy for all projects exists}."""
 
     table: Table
     users: Mapping[str, Users]

@@ -65,10 +65,10 @@ class LogicalFunction(NamedTuple):
 class LogicalPort:
     """The desired state of a port in the network engine (OVN). *addresses*: (subnet, address). *pairs*: the allowed
     address pairs: (MAC, address or network). *groups*: its security groups, used only with *secure* (port security).
-    *hosts*: where the port may be. *arriving*: the port is silent on the second of *hosts* until its guest announces
-    itself on this host. *router*: the router that has this port as an interface. *dscp*: the DSCP mark of the packets
-    that the port sends. *names*: the port's names in the DNS of the network; a reverse query returns the last one.
-    *parent*: the parent port, if this is a subport of a trunk with the VLAN tag *vlan*.
+    *hosts*: the port's host and, while its server moves, the next host. *arriving*: whether the port is silent on the
+    next host until the guest announces itself there. *router*: the router that has this port as an interface. *dscp*:
+    the DSCP mark of the packets that the port sends. *names*: the port's names in the DNS of the network; a reverse
+    query returns the last one. *parent*: the parent port, if this is a subport of a trunk with the VLAN tag *vlan*.
 
     Only on a SmartNIC: *card* is the serial number of the SmartNIC, whose chassis has the port. *hosts* is ``None``
     while the chassis is not known: the port stays where it is. *function*: the virtual function that the chassis plugs
@@ -268,7 +268,7 @@ class NetworkEngine(Protocol):
 
     def chassis_of(self, card: str) -> str | None:
         """Return the name of the chassis (host in OVN) that is on the SmartNIC with the serial number *card*; ``None``
-        when there is none. Wait until the engine knows the chassis."""
+        when no chassis reports this number. If the engine has not read the list of chassis yet, wait for the list."""
 
     def close(self) -> None:
         """Close the connection to the engine. Another process can then get the right to write."""

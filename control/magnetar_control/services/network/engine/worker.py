@@ -104,7 +104,7 @@ class EngineWorker:
                 self.database.bell.wait(changes.BELL, bell_count, LOOK)
 
     def _tell(self, error: Exception) -> None:
-        """Log a warning about *error*, unless an error was logged since the engine last worked."""
+        """Log a warning about *error*, unless a warning was already logged since the engine last worked."""
         if not self._silent:
             log.warning("networks are not written to the engine: %s",
                         error.message if isinstance(error, MagnetarError) else error)

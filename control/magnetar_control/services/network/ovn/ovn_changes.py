@@ -29,8 +29,8 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 class NorthboundChanges:
     """The changes that turn the northbound database into the desired one. *make*, *drop*: rows to insert and delete.
     *change*: (row, {column: new value}). *put*, *take*: references to add and to remove: (holder, row that the holder
-    refers to). A holder is a column of another row: (table, key of this row, column). *refer*: (row, column, key of the
-    row that the column will refer to). *found*: descriptions of the differences."""
+    refers to). A holder is the column with the reference: (table, key of the column's row, column). *refer*: (row,
+    column, key of the row that the column will refer to). *found*: descriptions of the differences."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -97,8 +97,9 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Store the rows that *column* of *row* refers to now. There may be thousands of them, so this reads the IDL's
-        internal data: the public attributes would create new objects, whose hashes must be computed again."""
+        """Update the index of references with the rows that *column* of *row* refers to now. These rows may be
+        thousands, so this method reads the IDL's internal data: the public attributes would create new objects, whose
+        hashes must be computed again."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:
@@ -168,10 +169,10 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _holder_exists(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether the row of *holder* exists in the database or among the *new* rows. *holder*: the column that
-        must refer to *row*: (table, key of the column's row, column). If the row does not exist, return false for a
-        port whose security group was deleted; otherwise raise ``Incomplete``, because the row of *holder* must be
-        written before *row*."""
+        """Return true if the row of *holder* exists in the database or among the *new* rows, and false if *row* is a
+        port whose security group was deleted. Otherwise raise ``Incomplete``, because the row of *holder* must be
+        written before *row*. *holder*: the column that must refer to *row*: (table, key of the column's row, column).
+        """
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:

@@ -34,7 +34,7 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
     def feed(self, s: str) -> int:
         """Override the base class: parse the next piece *s*, and return how many of its characters belong to the
-        message. With ``check_trailer`` (for files) the base class parses."""
+        message. If ``check_trailer`` is set (only for files), let the base class parse."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":
@@ -67,5 +67,5 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
 def register_message_parser() -> None:
     """Make all connections of ``ovs`` use ``MessageParser``, even if the C parser of ``ovs`` is installed: the C parser
-    counts bytes instead of characters."""
+    counts bytes instead of characters, which is wrong for text that is not ASCII."""
     ovs.json.PARSER, ovs.json.Parser = ovs.json.PARSER_PY, MessageParser

@@ -72,9 +72,10 @@ def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> lis
 
 
 def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidField`` if *network* has a ``dns_domain``, but is not of type ovn, or is shared: one project could
-    then answer for names that other projects look up. Note that DNS names weaken security groups: in such a network,
-    OVN passes packets from UDP port 53 to every port (ovn-northd(8), 23.03: priority 34000 of ls_out_acl)."""
+    """Raise ``InvalidField`` if *network* has a ``dns_domain`` and is shared or not of type ovn. In a shared network,
+    one project could answer for names that other projects look up. Note that DNS names weaken security groups: in a
+    network with DNS names, OVN passes packets from UDP port 53 to every port (ovn-northd(8), 23.03: priority 34000 of
+    ls_out_acl)."""
     dns_domain = network["dns_domain"]
     if dns_domain and (not network["by_engine"] or network["type"] != "ovn"):
         raise InvalidField("dns_domain", "must be empty, but of a network of type ovn", dns_domain)

@@ -72,7 +72,7 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
     """Create or attach a server's ports, and return its NICs for *requested*. *server*: (uuid, host name, host).
-    *groups*: security groups of new ports. *check*: called with the number of new ports; may raise (quota)."""
+    *groups*: security groups of new ports. *check*: called with the number of new ports; may raise a quota error."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
@@ -267,8 +267,9 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
 
 
 def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
-    """Return the port security fields for the agent's NIC, without default values. *row*: the port. *fixed*: its
-    addresses. *flat*: whether the agent connects the port to a bridge of the host."""
+    """Return the port security fields of a NIC, for the agent: ``port_security`` (false) if it is off, otherwise
+    ``security_groups``, and ``allowed_addresses`` if the port has any. *row*: the port. *fixed*: its addresses. *flat*:
+    whether the agent connects the port to a bridge of the host."""
     if not row["port_security_enabled"]:
         return {"port_security": False}
     other_addresses = [fixed_ip["ip_address"] for fixed_ip in fixed[1:]]

@@ -19,7 +19,7 @@ MOST = 64
 
 
 def change_port_addresses(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
-    """Remove *address* from that port of a server which has this address. If *address* is empty, add a free address to
+    """Remove *address* from a server's port (the one with this address). If *address* is empty, add a free address to
     the server's first port on the network *network_id* instead.
 
     Return the keys of the changed objects in the network engine (OVN), such as ``port/ID``. Raise ``NotFound`` when the

@@ -64,9 +64,8 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """Return *port* with ``resource_request`` and, in its ``profile``, the resource provider that provides its
-    bandwidth. *asking*: the port's value from ``reservations.port_resource_requests``; ``None`` if the port needs no
-    bandwidth."""
+    """Return *port* with ``resource_request`` and, in its ``profile``, the resource provider of the port's bandwidth.
+    *asking*: the port's value from ``reservations.port_resource_requests``; ``None`` if the port needs no bandwidth."""
     if asking is None:
         return {**port, "resource_request": None}
     allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
@@ -253,8 +252,9 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         engine_knows_smartnics: bool = True) -> None:
-    """Check the new *values* of the port *row*, and add derived values. New addresses (``fixed_ips``) are written to
-    the database here already. *engine_knows_smartnics*: whether the network engine (OVN) supports SmartNICs."""
+    """Check the new *values* of the port *row*, and add derived values. This function writes new addresses
+    (``fixed_ips``) to the database; the caller writes the other values. *engine_knows_smartnics*: whether the network
+    engine (OVN) supports SmartNICs."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -303,9 +303,9 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document,
                     engine_knows_smartnics: bool) -> None:
     """Check changes of a port that matter for devices of its host (virtual functions): ``vnic_type``, trust and QoS
-    policy. Raises ``Conflict`` while a server has the port, because the server has claimed the device, and for another
-    ``vnic_type`` also while the port has a floating IP or trunk. *engine_knows_smartnics*: whether the network engine
-    (OVN) supports SmartNICs."""
+    policy. Raises ``Conflict`` while a server has the port, because the server has claimed the device. A change of
+    ``vnic_type`` also raises ``Conflict`` while the port has a floating IP or is in a trunk. *engine_knows_smartnics*:
+    whether the network engine (OVN) supports SmartNICs."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
@@ -376,8 +376,8 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
     """Return the SQL condition for the list filter ``fixed_ips``. *values*: texts of the form ip_address=…,
-    ip_address_substr=… or subnet_id=…; one address of the port must match all names that are given, and for each name
-    one of its values."""
+    ip_address_substr=… or subnet_id=…; the port needs an address that fulfils all names that occur in *values*. If a
+    name occurs several times, one of its values is enough."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
     values_by_name: dict[str, list[str]] = {}

@@ -43,8 +43,8 @@ def bandwidth_network(type: str, physical: str | None) -> str:
 
 def network_affinity(row: Any) -> str:
     """Return the name that hosts use for the network *row* in their NUMA affinity reports (see ``bandwidth_network``),
-    so that a server with a NIC on this network gets NUMA cells close to it. Empty for a network that exists only within
-    one host."""
+    so that a server with a NIC on this network gets NUMA cells close to the network card. Empty for a network that
+    exists only within one host."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
 

@@ -136,8 +136,8 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
     """Lock and return the caller's ports *ids*: {id: row}. Each row has data of the port's network, ``trunk`` (the
-    trunk whose parent is the port), and ``inside`` (the trunk whose subport it is). The networks' MTU is locked too.
-    Raises ``NotFound``."""
+    trunk whose parent is the port), and ``inside`` (the trunk that has the port as a subport). The networks' MTU is
+    locked too. Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -235,7 +235,7 @@ def _owned_by(connection: Connection, ids: Sequence[str], owner: str) -> None:
 
 def _check_enabled(row: RowMapping) -> None:
     """Raise ``Conflict`` if the trunk is disabled (``admin_state_up`` is false), because then its subports cannot
-    change. Its packets still pass."""
+    change. A disabled trunk still passes packets."""
     if not row["admin_state_up"]:
         raise Conflict(f"Trunk {row['id']} is currently disabled. Enable it first: openstack network trunk set "
                        f"--enable {row['id']}.", type="TrunkDisabled")
@@ -285,8 +285,8 @@ class TrunkStore(NetworkStore):
             self.set_parts(connection, context, row, parts)
 
     def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Replace the subports of the trunk *row* by *parts* ({port_id, segmentation_id}). A subport with another VLAN
-        tag is removed and added again."""
+        """Replace the subports of the trunk *row* by *parts* ({port_id, segmentation_id}). A subport whose VLAN tag
+        changes is removed and added again."""
         row = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         _check_once(parts)
         have, want = _tags(_inside(connection, row["id"])), _tags(parts)

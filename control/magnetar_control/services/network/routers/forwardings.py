@@ -47,9 +47,9 @@ def create_port_forwarding_row(connection: Connection, context: Context, values:
 
 
 def _inside(connection: Connection, context: Context, floating: RowMapping, values: Mapping[Any, Any]) -> Document:
-    """Return {internal_ip_address} of a port forwarding with *values*, and set the router of its floating IP *floating*
-    to the router that leads to this address. Raises ``InvalidRequest`` if other port forwardings of the floating IP use
-    another router."""
+    """Return {"internal_ip_address": the fixed address that a port forwarding with *values* leads to}. Also set the
+    router of the floating IP *floating* to the router that leads to this address. Raises ``InvalidRequest`` if other
+    port forwardings of the floating IP use another router."""
     target = leads_to(connection, context, floating, {
         "port_id": values["internal_port_id"], "fixed_ip_address": values["internal_ip_address"]})
     if floating["router_id"] not in (None, target["router_id"]):

@@ -72,8 +72,8 @@ def create_router_row(connection: Connection, context: Context, values: Document
 
 
 def prepare_router_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the router *row*, and change its external gateway. The key ``gateway`` in *values* is
-    replaced by the column ``enable_snat``. Raises ``InvalidField``, ``Forbidden``, ``Conflict``."""
+    """Check the new *values* of the router *row*, and change its external gateway. Replace the key ``gateway`` in
+    *values* by the column ``enable_snat``. Raises ``InvalidField``, ``Forbidden``, ``Conflict``."""
     # with the routes that others have set meanwhile
     row = find_resource_row(connection, context, ROUTER, row["id"], lock=True)
     if moved := "gateway" in values:

@@ -227,10 +227,11 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
     """Return whether the *loop* of packets from *start* to *prefix* is harmless, because it results from a summary
-    route. There are two such cases. First, all routes of the loop are wider than *prefix*: for example, a hub routes a
-    whole range to a spoke, the spoke has a default route back, and does not have the subnet *prefix* any more. Second,
-    the routes of the loop have different destinations, and one of these is the default route, or packets to a part of
-    *prefix* (one of *known_ranges*) get into no loop. *stations*: the known routers, by id."""
+    route (a route for a range of subnets). There are three such cases. First, all routes of the loop are wider than
+    *prefix*: for example, a hub routes a whole range to a spoke, the spoke has a default route back, and does not have
+    the subnet *prefix* any more. Second, the routes of the loop have different destinations, and one of these is a
+    default route. Third, they have different destinations, and *known_ranges* contain a part of *prefix* whose packets
+    get into no loop. *stations*: the known routers, by id."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True

@@ -112,8 +112,8 @@ def forget_host_groups(connection: Connection, host: str) -> None:
 
 
 class HostSecurityGroups:
-    """The table of security groups that hosts have (their agents store them and filter packets by them). Conductors use
-    the table to send changed groups to the hosts. *database*: the API database."""
+    """The table of security groups that hosts have (the hosts' agents store the groups and filter packets by them).
+    Conductors use the table to send changed groups to the hosts. *database*: the API database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -165,9 +165,9 @@ class HostSecurityGroups:
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """Record that *host* no longer has the security group *id*: delete the row. Exception: the row of a project's
-        group ``default`` remains, because this group may be created again, and then has the same uuid. While this group
-        does not exist, its row is marked as sent."""
+        """Record that *host* no longer has the security group *id*: delete the table's row for this host and group.
+        Exception: the row of a project's group ``default`` remains, because this group may be created again, and then
+        has the same uuid. While this group does not exist, its row is marked as sent."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:

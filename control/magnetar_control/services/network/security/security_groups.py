@@ -230,8 +230,8 @@ def _check_stateful(has_engine: bool, values: Document) -> None:
 
 
 def create_group_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a rule of a group of the project. *has_engine*: whether there is a network engine
-    (OVN); if so, it must support the rule."""
+    """Check *values* and insert a rule of a security group that the caller's project owns. *has_engine*: whether there
+    is a network engine (OVN); if so, it must support the rule."""
     check_rule_values(has_engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]

@@ -27,7 +27,8 @@ _RANDOM = secrets.SystemRandom()
 
 def address_number(address: str) -> int:
     """Convert an IP address to the integer that is stored in the table ``port_addresses``. This is the whole IPv4
-    address, or the last 64 bits of the IPv6 address as a signed number; IPv6 subnets are never wider."""
+    address, or the last 64 bits of the IPv6 address as a signed number: the other bits are the same in the whole
+    subnet, because the prefix of an IPv6 subnet has at least 64 bits."""
     ip = ip_address(address)
     if ip.version == 4:
         return int(ip)

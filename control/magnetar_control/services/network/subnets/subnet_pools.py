@@ -69,8 +69,8 @@ def create_subnet_pool_row(connection: Connection, context: Context, values: Doc
 
 def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
     """Create the default IPv4 subnet pool of a new cloud with the addresses *net*, for the auto-allocated first
-    networks of projects. The pool is created only once, so it stays deleted if administrators delete it. It limits how
-    many addresses one project gets."""
+    networks of projects. The pool is created only once, so it stays deleted if administrators delete it. The pool
+    limits how many addresses one project gets."""
     length = max(FIRST, net.prefixlen)
     if default_subnet_pool(connection, 4, true()) is None and insert_if_absent(
         connection, beginnings, name="subnet_pool", created_at=utc_now()):
@@ -83,7 +83,7 @@ def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
 def prepare_subnet_pool_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check the new *values* of the subnet pool *row*, and merge adjacent prefixes in them. Prefixes can only be added,
     not removed, because subnets may be allocated from the present ones. If the pool gets another address scope, or new
-    prefixes, check that it may be in its scope."""
+    prefixes, check that the pool may be in its scope."""
     row = find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
@@ -101,8 +101,8 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
 
 
 def _with_more(row: RowMapping, values: Document) -> list[str]:
-    """Return the prefixes in *values* merged, as new prefixes of the pool *row*. Raises ``InvalidRequest`` if the new
-    prefixes do not contain all present prefixes of the pool."""
+    """Return the prefixes in *values*, the new prefixes of the pool *row*; adjacent ones are merged into one. Raises
+    ``InvalidRequest`` if the new prefixes do not contain all present prefixes of the pool."""
     nets = join_prefixes(values["prefixes"])
     removed_nets = [net for net in map(ip_network, row["prefixes"]) if not _inside(net, nets)]
     if removed_nets:

@@ -201,8 +201,8 @@ def _check_gateway(network: RowMapping, net: AnyNetwork, gateway: str | None) ->
 
 
 def _span(net: AnyNetwork) -> tuple[int, int]:
-    """Return the first and the last address in *net* that ports may have, as integers. IPv6 networks have no broadcast
-    address."""
+    """Return the first and the last address in *net* that ports may have, as integers. In an IPv6 network ports may
+    also have the last address, because there is no broadcast address."""
     return int(net[0]) + 1, int(net[-1]) - (net.version == 4)
 
 
