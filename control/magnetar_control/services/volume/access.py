@@ -32,7 +32,8 @@ class VolumeAccess(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Return whether a server's host opens the volume itself, even if the volume has another host."""
+        """Return whether a server's host opens the volume itself, in the shared pool. If not, the volume's host opens
+        the volume, and serves it to the server's host."""
         return self.shared and not self.encrypted
 
     def needs_fence(self, source: str) -> bool:
@@ -93,8 +94,9 @@ def fetch_served_volumes(connection: Connection, host: str) -> frozenset[str]:
 def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping[str, VolumeAccess],
                        source: str | None = None,
                        is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
-    """Return the hosts where a server with the volumes of *attachments* can be built again; ``None`` for any host.
-    *access*: {volume id: how hosts reach it}. *source*: the host that the server leaves. *is_up*: whether a host is up.
+    """Return the hosts where a server with the volumes of *attachments* can be built again (for example, evacuated);
+    ``None`` for any host. *access*: {volume id: how hosts reach it}. *source*: the host that the server leaves.
+    *is_up*: whether a host is up.
 
     A returned host must reach the root volume, the volumes that the server's host opens directly, and the volumes on
     *source*. It must also reach volumes whose own host is down, if several hosts can reach them. All other volumes are

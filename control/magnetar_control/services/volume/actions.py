@@ -42,9 +42,9 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
                    as_object: bool = False, **_of_image: object) -> None:
     """Queue a task that overwrites the volume *row* with the image *image_id*. *image_metadata*: the volume's new image
-    metadata. *reimage_reserved*: allow the task for a reserved volume. *request*: an id; a repeated call with the same
-    id does nothing. *as_object*: whether to store the metadata as a JSON object, which processes of release 0.1.0
-    cannot read; otherwise as text."""
+    metadata. *reimage_reserved*: allow the task for a reserved volume. *request*: the id of the caller's request; a
+    repeated call with the same id does nothing. *as_object*: whether to store the metadata as a JSON object, which
+    processes of release 0.1.0 cannot read; otherwise as text."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
@@ -72,7 +72,7 @@ def reset_status(connection: Connection, context: Context, row: RowMapping, *, s
     """Set the status of the volume *row*, after an admin has checked the volume. A *status* other than creating or
     deleting also cancels the running task. *attach_status*: "detached" deletes all attachments; "attached" raises
     ``InvalidRequest`` if there are none. *migration_status*: "none" clears this column. If the volume migrates,
-    *status* and *migration_status* cancel the migration, which the worker then undoes."""
+    *status* or *migration_status* also cancels the migration, which the worker then undoes."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")

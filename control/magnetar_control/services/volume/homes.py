@@ -146,8 +146,8 @@ class VolumeHomes:
 
     def move_back(self, id: str, host: str, confirm: Confirm = always_allowed) -> bool:
         """Make *host*, an earlier host, the volume's host again, if the agent there has not removed the volume yet.
-        Return whether *host* is the volume's host now. The caller guarantees that the server with the volume is still
-        on *host*, because then the agent does not remove the volume meanwhile."""
+        Return whether *host* is the volume's host now. Call this only while the server with the volume is still on
+        *host*, so that the agent there does not remove the volume at the same time."""
         with self.database.write() as connection:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:

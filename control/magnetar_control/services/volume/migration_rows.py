@@ -44,8 +44,8 @@ def is_between_hosts(migration: Document) -> bool:
 
 
 def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Insert two removals that are executed if the copy of a volume to another host fails: of the copy on the new host,
-    and of the export on the old host. Call this before the copy begins. *migration*: the volume's column."""
+    """Queue two removals, which are executed if the copy of a volume to another host fails: of the copy on the new
+    host, and of the export on the old host. Call this before the copy begins. *migration*: the volume's column."""
     insert_removal_row(connection, migration["host"], VOLUME, volume_id)
     insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
 

@@ -108,9 +108,10 @@ class MigrationStore:
         return None if found is None else PoolTarget(host, pool, found.id, found.kind, found.free_gb)
 
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
-        """Choose the pool for the volume *row* when it gets the type *chosen*: a pool of this type on the volume's
-        present host if there is enough space; otherwise, if no server has the volume, the one on the host with the most
-        free space. Raises ``InvalidRequest`` if there is no such pool."""
+        """Choose the pool for the volume *row* when it gets the type *chosen*. If ``chosen.chooses`` is true: the
+        suitable pool with the most free space. Otherwise: the pool of the type on the volume's present host, or,
+        without enough space there, on the host with the most free space. While a server has the volume, only pools on
+        the present host are possible. Raises ``InvalidRequest`` if there is no such pool."""
         if chosen.chooses:
             option = choose_pool(self.reach, chosen, row["size"], lambda host: host == row["host"]
                                  or row["status"] == "available")

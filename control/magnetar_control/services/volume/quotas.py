@@ -48,8 +48,8 @@ def _count(connection: Connection, project_id: str, names: Collection[str]) -> d
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the limits of the resources *over*: it names the first one, and has
-    the HTTP status of Cinder's error."""
+    """Return the error for a request that exceeds the limits of the resources *over*: the error names the first of
+    these resources, and has the HTTP status of Cinder's error."""
     excess = over[0]
     if excess.resource == "per_volume_gigabytes":
         return TooLarge(f"Requested volume size {excess.more}G is larger than maximum allowed limit {excess.limit}G.")

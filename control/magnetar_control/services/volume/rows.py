@@ -70,8 +70,8 @@ def queue_volume_task(connection: Connection, table: Table, row: RowMapping, tas
     *statuses*: the allowed statuses; ``None``: any. *values*: further columns to set. Raises ``InvalidRequest`` when
     the status is not allowed, ``Conflict`` when the status has just changed.
 
-    The task "delete" does not end the lease of a running task, but starts after that task. If both ran at the same
-    time, the running task could create content on the host after the deletion.
+    Unlike other tasks, "delete" does not end the lease of a running task, but starts after that task. If both ran at
+    the same time, the running task could create content on the host after the deletion.
     """
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)

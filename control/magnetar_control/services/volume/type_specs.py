@@ -42,8 +42,8 @@ def pool_capabilities(name: str, kind: str | None = None, **reported: Any) -> di
 
 
 def names_capability(spec: str) -> bool:
-    """Return whether the extra spec called *spec* requires a capability of the pool. False for the pool's name, for
-    multiattach, and for specs of other scopes."""
+    """Return whether the extra spec called *spec* requires a capability of the pool. False for the specs pool_name and
+    multiattach, and for specs of another scope than ``capabilities:``."""
     key = spec.removeprefix(SCOPE)
     return key not in (MULTIATTACH, POOL) and (spec.startswith(SCOPE) or ":" not in spec)
 

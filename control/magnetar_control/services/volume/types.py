@@ -33,9 +33,9 @@ SHOWN_TO_ALL = (MULTIATTACH,)
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A volume type. *pool*: the name of the pool of its volumes. *pools*: the names of the possible pools, if
-    ``chooses`` is true: then one is chosen for each volume. *is_fixed*: whether the type is derived from a pool in the
-    settings, and is not in the database."""
+    """A volume type. *pool*: the name of the pool of its volumes, unless ``chooses`` is true: then one of *pools* is
+    chosen for each volume. *is_fixed*: whether the type is derived from a pool in the settings, and is not in the
+    database."""
 
     id: str
     name: str

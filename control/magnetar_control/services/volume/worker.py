@@ -220,8 +220,9 @@ class Worker:
               complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
         """If the row in the database still has the same task and worker as *row*, execute *statement*, call *complete*,
         and return true. Otherwise return false: the deletion of the object was requested meanwhile (see
-        ``rows.queue_volume_task``). Then remove the lease of the deletion, so that the deletion can start now. If it is
-        running already, it is started again, because it may have run before the task of *row* created content."""
+        ``rows.queue_volume_task``). Then clear the lease in the database, so that the deletion, which waits for the end
+        of the lease, can start now. If the deletion is running already, it is started again, because it may have run
+        before the task of *row* created content."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_own_task_condition(table, row))).rowcount > 0
             if done:
