@@ -96,7 +96,7 @@ ALL = HostLimits()
 
 
 def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
-    """Return the SQL condition for queued and running actions. A query must contain it literally, so that databases use
+    """Return the SQL condition for queued and running actions. The condition has no parameters, so that databases use
     the partial index of the queue. *of*: the table of actions, or an alias."""
     return literal_column(f"{of.name}.{OPEN_ACTION}")
 

@@ -41,8 +41,8 @@ def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool
     actions that create images (``OWING``) are not removed.
 
     *stays*: whether the server is only soft-deleted; then the queued actions in ``LEFT_BEHIND`` are not removed either,
-    because they release reserved resources. Return those of the removed actions that had started: no conductor will
-    report that they ended.
+    because they release reserved resources. Return those of the removed actions that had started: the caller must
+    report that these ended, because no conductor will.
     """
     return _stop(connection, true(), LEFT_BEHIND if stays else OWING, DELETED, server=server_id)
 

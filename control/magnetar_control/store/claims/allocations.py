@@ -162,7 +162,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     *group*'s policy forbids it, or the host is disabled or forced down and *ignore_disabled* is false.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
-    *nics*: NICs with bandwidth requests; ``None``: keep the cards chosen earlier. *isolate*: Nova's ``group_policy``.
+    *nics*: NICs with bandwidth requests; ``None``: keep the chosen network cards. *isolate*: Nova's ``group_policy``.
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
@@ -220,7 +220,8 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 def _texts(granted: GrantedResources, placed: bool = True) -> dict[str, str]:
     """Return the columns ``resources``, ``devices`` and ``places`` of ``allocations`` as {name of the column: JSON
-    text}. *granted*: the values. *placed*: whether to include ``places``."""
+    text}. *granted*: the values. *placed*: whether to include ``places`` (which network or card provides the bandwidth
+    of each NIC)."""
     texts = {name: inventories.canonical_json(document) for name, document in granted._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -266,8 +267,8 @@ def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
 
 
 def fetch_server_claims(connection: Connection, server_id: str) -> list[ServerClaim]:
-    """Return the claims of a server and its migrations, oldest first. Operations that may be retries call this before
-    they choose a host."""
+    """Return the claims of a server and its migrations, oldest first. An operation that may be a retry calls this
+    before it chooses a host, to use the host that it claimed before."""
     return ServerClaim.several(connection.execute(_OF_SERVER, {"server": server_id}))
 
 
