@@ -398,7 +398,7 @@ class Settings:
     @property
     def trusted_certificates(self) -> list[str]:
         """Return the ids of the certificates that are trusted for image signatures if the request for a server names
-        none; empty unless both verification settings are enabled."""
+        none; empty unless the settings ``verify_image_signatures`` and ``enable_certificate_validation`` are true."""
         both = self.verify_image_signatures and self.enable_certificate_validation
         return self.default_trusted_certificate_ids if both else []
 

@@ -12,8 +12,8 @@ from magnetar_core.versions import Version
 
 
 class Lacking(Value):
-    """The validation of a request attribute that has no effect in this service. It accepts null and the *usual* values,
-    and raises ``InvalidField`` with the message *why* for any other value."""
+    """The validation of a request attribute that has no effect in this service. Null and the *usual* values are
+    allowed; any other value raises ``InvalidField`` with the message *why*."""
 
     def __init__(self, why: str, *usual: Any) -> None:
         self.why, self.usual = why, (None, *usual)
