@@ -63,7 +63,7 @@ class NorthRow:
     """A desired row of the northbound database. *unit*: the key of the network, port or other object that needs the
     row. *key*: unique in the table. *columns*: {column: value}; sets are sorted tuples. *refs*: for each column that
     refers to another row (``REFERRED``): the key of that row, or ``None``. *inside*: (table, key, column) of each
-    column that must refer to this row. *kept*: the name of an option whose value in an existing row does not change."""
+    column that must refer to this row. *kept*: the name of an option that keeps its value in an existing row."""
 
     unit: str
     table: str
