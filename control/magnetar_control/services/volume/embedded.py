@@ -180,8 +180,9 @@ class EmbeddedVolumes:
     def _place(self, context: Context, values: Document, chosen: VolumeType | None,
                near: Callable[[str], bool] | None) -> None:
         """Choose the host of a new volume, and set it in its columns *values*; a copy gets no host here, because it is
-        created on the host of its source. If its type *chosen* allows several pools, also set the pool. *near*: the
-        result of ``_near`` (returns whether the scheduler hints allow a host). Raises ``InvalidRequest``."""
+        created on the host of its source. If the volume's type *chosen* allows several pools, also set the pool.
+        *near*: the result of ``_near`` (returns whether the scheduler hints allow a host). Raises ``InvalidRequest``.
+        """
         host, copied = values["host"], values["snapshot_id"] or values["source_volid"]
         if copied and (near or (chosen is not None and chosen.chooses)):
             store: SnapshotStore | VolumeStore = self.snapshots if values["snapshot_id"] else self.volumes
@@ -384,7 +385,7 @@ class EmbeddedVolumes:
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
         """Return the faults of volumes, snapshots and backups, the latest first: (type, such as VOLUME; row with the
-        column ``fault``). *listing*: selects projects and filters; its paging and sorting have no effect."""
+        column ``fault``). *listing*: the projects and the filters; paging and sorting in *listing* have no effect."""
         with self.database.read() as connection:
             messages = [(noun, {**row}) for rows, noun in (
             (table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"), (backups, "VOLUME_BACKUP"))

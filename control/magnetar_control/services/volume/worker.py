@@ -284,9 +284,9 @@ class Worker:
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
         """Return the volume *row* with a host that is up and reaches the volume's pool. If its host is down, or has
-        lost the pool, give the volume another host that reaches the pool; if a server has the volume, only the server's
-        host. If there is no such host, return *row* unchanged: the task then waits for the volume's host. *table*: the
-        table of *row*; rows of other tables than volumes are returned unchanged."""
+        lost the pool, give the volume another host that reaches the pool. While a server has the volume, only the
+        server's host is possible. If there is no such host, return *row* unchanged: the task then waits for the
+        volume's host. *table*: the table of *row*; rows of other tables than volumes are returned unchanged."""
         if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE, MANAGE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
