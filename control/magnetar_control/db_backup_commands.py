@@ -50,9 +50,9 @@ def run_db_backup(options: argparse.Namespace) -> int:
 
     with open_parts(options) as parts:
         backup = write_cloud_backup(_location_of(parts.settings), parts.store, options.folder)
-    for one in backup.databases:
-        size = (backup.folder / one.file).stat().st_size
-        print(f"{one.name}: {one.file}, {size / 2 ** 20:.1f} MiB, version {one.version}")
+    for dumped in backup.databases:
+        size = (backup.folder / dumped.file).stat().st_size
+        print(f"{dumped.name}: {dumped.file}, {size / 2 ** 20:.1f} MiB, version {dumped.version}")
     print(f"{len(backup.files) - len(backup.databases)} files of keys and certificates")
     return 0
 
@@ -66,7 +66,7 @@ def run_db_restore(options: argparse.Namespace) -> int:
     backup = read_cloud_backup(options.folder)
     if options.check:
         check_restore(location, backup, urls, options.replace)
-        print(f"{options.folder} is complete: {', '.join(one.name for one in backup.databases)}, of release "
+        print(f"{options.folder} is complete: {', '.join(dumped.name for dumped in backup.databases)}, of release "
               f"{backup.release}, {backup.created_at[:19]} UTC.")
         return 0
     for text in restore_cloud_backup(location, backup, urls, options.replace):

@@ -86,7 +86,7 @@ def check_server_carries(server: ServerRow, key: str) -> None:
     disks no action changes."""
     action = ACTIONS[key]
     label = action.label or key
-    if key in REFUSED_ACTIONS and servers.is_adopted(server):
+    if key in REFUSED_ACTIONS and servers.is_adopted_server(server):
         raise refused_for_adopted(server.name, REFUSED_ACTIONS[key])
     if action.bare and server.stored.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{label}' instance {server.id}: it has shares, which bind it to its host. Detach them "

@@ -103,7 +103,7 @@ def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
     """For each metadata key of the host's aggregates that is also an image property, the image has one of the key's
-    values. The setting aggregate_image_properties_isolation_namespace limits this check to keys with a prefix."""
+    values. The setting aggregate_image_properties_isolation_namespace gives the keys a prefix."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:

@@ -93,8 +93,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers; the host and its cell are enabled. A forced host and its cell may be disabled, and a
-    server in a disabled cell may move within this cell."""
+    """The host's agent answers; the host and its cell are enabled. Both may be disabled if the request forces the host;
+    servers of a disabled cell may move within it."""
     return takes_servers(host, spec) and host.profile.up
 
 
@@ -158,9 +158,8 @@ def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opt
 
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """On the host, the number of servers that are being built, resized, migrated, rescued, unshelved or saved is less
-    than the lowest max_io_ops_per_host in the metadata of the host's aggregates; without such metadata, less than the
-    setting."""
+    """Fewer servers are being built, resized, migrated, rescued, unshelved or saved on the host than
+    max_io_ops_per_host: the lowest of the host's aggregates, or else the setting."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -221,7 +220,7 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
     """The host stores the server's volumes or reaches their shared pools, except volumes that any host can attach. For
-    an evacuation, the host also reaches the shared folder with the server's disks, if there is one."""
+    evacuations, it also reaches a shared folder of the disks."""
     return host.name in (spec.volume_hosts or ())
 
 
@@ -263,8 +262,8 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the capabilities that extra specs require. A host that reports no such capability is refused, unless
-    the extra spec has no scope: such an extra spec may be meant for another filter."""
+    """The host has the capabilities that extra specs require. Hosts that report no such capability are refused, unless
+    the extra spec has no scope and may be for another filter."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
@@ -301,8 +300,8 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
 
 
 def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough free PCI devices of the aliases and physical networks that the server's flavor and ports
-    request. If the server has NUMA cells, these devices are near them, as the PCI NUMA affinity requires."""
+    """The host has enough free PCI devices of the requested aliases and physical networks. If the server has NUMA
+    cells, devices are as near as the PCI NUMA affinity requires."""
     return not lacking_pci_devices(host, spec)
 
 

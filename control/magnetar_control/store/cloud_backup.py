@@ -138,7 +138,7 @@ def _schema_state(name: str, database: Database) -> SchemaState:
 
 def _write_catalogue(backup: CloudBackup) -> None:
     document = {"form": FORM, "release": backup.release, "created_at": backup.created_at, "files": backup.files,
-                "databases": [dataclasses.asdict(one) for one in backup.databases]}
+                "databases": [dataclasses.asdict(dumped) for dumped in backup.databases]}
     path = backup.folder / CATALOGUE
     partial = path.with_suffix(".part")
     partial.touch(mode=0o600)
@@ -163,7 +163,7 @@ def read_cloud_backup(folder: Path) -> CloudBackup:
             raise UnusableBackup(f"{folder} was written by release {document['release']}, in a form that this release "
                                  "does not read. Restore it with that release, then upgrade.")
         backup = CloudBackup(folder, document["release"], document["created_at"], [
-            DumpedDatabase(**one) for one in document["databases"]], document["files"])
+            DumpedDatabase(**dumped) for dumped in document["databases"]], document["files"])
     except FileNotFoundError:
         raise UnusableBackup(f"{folder} has no {CATALOGUE}: it is no backup, or writing it was interrupted. Choose "
                              "another one.") from None
@@ -187,17 +187,17 @@ def restore_cloud_backup(location: CloudLocation, backup: CloudBackup, urls: Map
     _refuse_running(location)
     yield from _restore_key_files(location, backup)
     with _open_targets(location, backup, urls) as targets:
-        for one, database in targets:
-            restore_dump(database, backup.folder / one.file)
-            if one.name == API_NAME:
+        for dumped, database in targets:
+            restore_dump(database, backup.folder / dumped.file)
+            if dumped.name == API_NAME:
                 _set_cell_urls(database, urls)
-            yield f"database {one.name}, of version {one.version}"
+            yield f"database {dumped.name}, of version {dumped.version}"
 
 
 def check_restore(location: CloudLocation, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
     """Check that a restore would overwrite nothing; *replace* skips this check. Changes nothing. Raises
     ``RestoreRefused``, or ``InvalidField`` if *urls* names a database that the backup does not have."""
-    names = [one.name for one in backup.databases]
+    names = [dumped.name for dumped in backup.databases]
     if unknown := sorted(urls.keys() - set(names)):
         raise InvalidField("--database", f"names no database of the backup; it has {', '.join(names)}", unknown[0])
     if not replace:
@@ -226,11 +226,11 @@ def _refuse_existing(location: CloudLocation, backup: CloudBackup,
                      targets: Sequence[tuple[DumpedDatabase, Database]]) -> None:
     """Raise ``RestoreRefused`` if a target has tables already, or if a key file exists with other content than in the
     backup."""
-    for one, database in targets:
-        if _has_tables(one.name, database):
-            raise RestoreRefused(f"The database {one.name} has tables already. Stop all APIs and conductors of the "
+    for dumped, database in targets:
+        if _has_tables(dumped.name, database):
+            raise RestoreRefused(f"The database {dumped.name} has tables already. Stop all APIs and conductors of the "
                                  "cloud, and say --replace to overwrite its databases, or --database "
-                                 f"{one.name}=URL to restore this one elsewhere.", database=one.name)
+                                 f"{dumped.name}=URL to restore this one elsewhere.", database=dumped.name)
     for source, target in _key_files(location, backup):
         if target.exists() and target.read_bytes() != source.read_bytes():
             raise RestoreRefused(f"{target} exists with other content. Say --replace to overwrite it.",

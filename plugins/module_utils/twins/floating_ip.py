@@ -131,9 +131,9 @@ class _Search:
             raise InvalidField("network", "has %d floating IPs of the project; name one with floating_ip_address"
                                % len(matching))
         if matching:
-            found = matching[0]
-            self._refuse_theft(found)
-            return dict(leads_to, id=found["id"], network=None, floating_ip_address=None)
+            floating_ip = matching[0]
+            self._refuse_theft(floating_ip)
+            return dict(leads_to, id=floating_ip["id"], network=None, floating_ip_address=None)
         network = self.network["id"] if self.network else None
         free = free_floating_ip(self.floating_ips, network) if self.params["reuse"] and not self.address else None
         if free:

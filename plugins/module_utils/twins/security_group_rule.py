@@ -51,19 +51,20 @@ class SecurityGroupRuleModule(Module):
         key = REFERENCE.check(params["security_group"], "security_group")
         present = params["state"] == PRESENT
         group = _find_group(client, key, present and not check_mode)
-        wanted = _requested_rule(client, params)
-        matching = [rule for rule in (group or {}).get("rules") or () if _identity(rule) == _identity(wanted)]
+        requested_rule = _requested_rule(client, params)
+        matching = [rule for rule in (group or {}).get("rules") or () if _identity(rule) == _identity(requested_rule)]
         if present == bool(matching):
-            return _result(group, wanted if present else None, matching, {}, diff_mode)
+            return _result(group, requested_rule if present else None, matching, {}, diff_mode)
         if group is None:
-            return _result(None, wanted, [], {"changed": present}, diff_mode)
+            return _result(None, requested_rule, [], {"changed": present}, diff_mode)
         waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
         if present:
-            answer = client.ensure("security_group", group["id"], {"rules": [wanted]}, merge=["rules"], **waiting)
+            answer = client.ensure("security_group", group["id"], {"rules": [requested_rule]}, merge=["rules"],
+                                   **waiting)
         else:
             remaining = [rule for rule in group["rules"] if rule not in matching]
             answer = client.ensure("security_group", group["id"], {"rules": remaining}, **waiting)
-        return _result(group, wanted if present else None, matching, answer, diff_mode)
+        return _result(group, requested_rule if present else None, matching, answer, diff_mode)
 
 
 class SecurityGroupRuleInfoModule(Module):
@@ -84,13 +85,13 @@ class SecurityGroupRuleInfoModule(Module):
         else:
             group = _find_group(client, REFERENCE.check(params["security_group"], "security_group"), False)
             groups = [] if group is None else [group]
-        asked = _requested_rule(client, params)
-        set_options = {name for name in _identity(asked) if params.get(
+        requested_rule = _requested_rule(client, params)
+        set_options = {name for name in _identity(requested_rule) if params.get(
             {"ethertype": "ether_type"}.get(name, name)) is not None}
-        wanted = {name: value for name, value in _identity(asked).items() if name in set_options}
+        conditions = {name: value for name, value in _identity(requested_rule).items() if name in set_options}
         return {"changed": False, "security_group_rules": [
             shown_rule(rule, group) for group in groups for rule in group["rules"]
-            if all(_identity(rule)[name] == value for name, value in wanted.items())
+            if all(_identity(rule)[name] == value for name, value in conditions.items())
             and params["description"] in (None, rule["description"])]}
 
 

@@ -44,14 +44,14 @@ def resolve_export_folder(settings: AgentSettings, requested: str | None, name: 
 def check_empty(folder: Path) -> None:
     """Raise ``Conflict`` unless *folder* is missing or empty."""
     try:
-        others = sorted(path.name for path in folder.iterdir())
+        file_names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise _unusable(folder, error) from error
-    if others:
-        raise Conflict(f"The folder {folder} is not empty: it has {others[0]!r}. Name another folder for the export, "
-                       "or empty this one.")
+    if file_names:
+        raise Conflict(f"The folder {folder} is not empty: it has {file_names[0]!r}. Name another folder for the "
+                       "export, or empty this one.")
 
 
 def check_export_room(folder: Path, needed: int) -> None:

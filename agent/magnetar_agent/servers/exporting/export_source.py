@@ -99,12 +99,12 @@ def _volume_size(host: LocalHost, attachment: Document) -> int:
 
 
 def _virtual_size(host: LocalHost, server: Document, disk: Disk) -> int:
-    seen = own_disks.inspect_own_disk(host, server, disk.path.name) if disk.remote else host.hypervisor.disk(
+    disk_info = own_disks.inspect_own_disk(host, server, disk.path.name) if disk.remote else host.hypervisor.disk(
         disk.path, disk.format)
-    if seen is None:
+    if disk_info is None:
         raise Conflict(f"The disk {disk.target} of server {server.name!r} is missing: {disk.path} does not exist. "
                        "Restore it, then repeat the call.")
-    return seen.virtual_size
+    return disk_info.virtual_size
 
 
 def _used_bytes(disk: Disk, virtual: int) -> int:

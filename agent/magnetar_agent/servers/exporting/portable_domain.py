@@ -100,21 +100,21 @@ def _use_files(root: ET.Element, files: PortableFiles) -> Iterator[str]:
 
 def _leave_placement(root: ET.Element) -> Iterator[str]:
     """Remove the CPUs and the memory of this host that the guest was placed on."""
-    left = [path for path in PLACEMENT if _drop(root, path)]
+    removed_paths = [path for path in PLACEMENT if _drop(root, path)]
     vcpu = root.find("vcpu")
     if vcpu is not None and vcpu.attrib.pop("cpuset", None) is not None:
-        left.append("cpuset")
+        removed_paths.append("cpuset")
     for name in ("cputune", "memoryBacking"):
         element = root.find(name)
         if element is not None and not len(element):
             root.remove(element)
-    if left:
+    if removed_paths:
         yield "The placement on CPUs and memory of the old host is left out, such as pinned CPUs and large pages."
 
 
 def _use_disks(devices: ET.Element, files: PortableFiles) -> Iterator[str]:
     """Replace the disks by those of the export. Raises ``Conflict`` if the domain lacks one of them."""
-    seen = set()
+    devices_in_use = set()
     for disk in devices.findall("disk"):
         target = disk.find("target")
         device = "" if target is None else target.get("dev", "")
@@ -122,11 +122,11 @@ def _use_disks(devices: ET.Element, files: PortableFiles) -> Iterator[str]:
             devices.remove(disk)
             yield f"The disk {device} of the definition is left out: the server has no such disk."
             continue
-        seen.add(device)
+        devices_in_use.add(device)
         if disk.find("shareable") is not None:
             yield f"The disk {device} was shared with other servers. The export has a copy for this guest alone."
         _place_disk(disk, *files.disks[device])
-    if missing := sorted(files.disks.keys() - seen):
+    if missing := sorted(files.disks.keys() - devices_in_use):
         raise Conflict(f"The definition of the server lacks its disk {missing[0]}. Start and stop the server once, "
                        "then repeat the call.")
 

@@ -13,7 +13,7 @@ from typing import Any
 from magnetar_control.api.v1.servers.server_actions import delete_and_wait, wait_until_idle, why_failed
 from magnetar_control.compute.accounts.projects import resolve_project_id
 from magnetar_control.compute.adoptions import adoptions
-from magnetar_control.compute.adoptions.proposals import AdoptionRequest, Candidate, Proposal
+from magnetar_control.compute.adoptions.proposals import AdoptionCandidate, AdoptionRequest, Proposal
 from magnetar_control.compute.caller import Caller
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -85,7 +85,7 @@ class CloudAdoptions(CloudDriver):
                 raise InvalidField("name", f"differs from the domain's name {candidate.report['name']!r}, which stays",
                                    requested["name"])
             row = candidate.row if dry_run else _settled_row(caller, candidate.row, operation)
-            if row is not None and servers.is_adopted(row) and row.launched_at and row.host == host:
+            if row is not None and servers.is_adopted_server(row) and row.launched_at and row.host == host:
                 return self._unchanged(caller, candidate._replace(row=row), requested, permissions, dry_run)
             if row is not None and adoptions.is_failed_adoption(row):
                 if not dry_run:
@@ -93,7 +93,7 @@ class CloudAdoptions(CloudDriver):
                 row = None
             return self._adopt(caller, candidate._replace(row=row), requested, dry_run, operation)
 
-    def _adopt(self, caller: Caller, candidate: Candidate, requested: Document, dry_run: bool,
+    def _adopt(self, caller: Caller, candidate: AdoptionCandidate, requested: Document, dry_run: bool,
                operation: Operation) -> Result:
         request = _adoption_request(caller, requested)
         proposal, port_requests = adoptions.prepare_adoption(caller, candidate, request)
@@ -112,8 +112,8 @@ class CloudAdoptions(CloudDriver):
                              "on as before.", server=id)
         return Result(_steps(proposal), diff, {**shown, "status": ADOPTED})
 
-    def _unchanged(self, caller: Caller, candidate: Candidate, requested: Document, permissions: Mapping[str, Any],
-                   dry_run: bool) -> Result:
+    def _unchanged(self, caller: Caller, candidate: AdoptionCandidate, requested: Document,
+                   permissions: Mapping[str, Any], dry_run: bool) -> Result:
         """Return the result for a domain that is adopted already. If the agent has lost the adoption, repeat it there.
         """
         row, warnings = candidate.row, list[str]()
@@ -140,7 +140,7 @@ class CloudAdoptions(CloudDriver):
         steps = [Step("unmark_domain", "remove Magnetar's mark from the domain, which stays as it is"),
                  forget_step(Server, row.name)]
         shown = self.find(caller, f"{row.host}:{row.id}") if row.host else None
-        if not servers.is_adopted(row):
+        if not servers.is_adopted_server(row):
             raise Conflict(f"Server {row.name!r} was made by this cloud, so it cannot be released. Delete it if it is "
                            "not needed.")
         if not dry_run:
@@ -165,7 +165,7 @@ def _split_key(key: str) -> tuple[str | None, str]:
 def _settled_row(caller: Caller, row: ServerRow | None, operation: Operation) -> ServerRow | None:
     """Wait until no action of the adopted server *row* runs, and return its new row; ``None`` if it is gone. Return
     other rows unchanged."""
-    if row is None or not servers.is_adopted(row):
+    if row is None or not servers.is_adopted_server(row):
         return row
     owner = adoptions.owner_caller(caller, row.project_id, row.user_id)
     settled: ServerRow | None = wait_until_idle(owner, row.id, operation)
@@ -211,7 +211,7 @@ def _steps(proposal: Proposal) -> list[Step]:
 def adoption_document(proposal: Proposal, request: AdoptionRequest | None = None) -> Document:
     """Return the report about a domain in the format of the v1 API. *request*: the request to adopt it."""
     candidate, row = proposal.candidate, proposal.candidate.row
-    if row is not None and servers.is_adopted(row) and row.launched_at and row.host == candidate.host.name:
+    if row is not None and servers.is_adopted_server(row) and row.launched_at and row.host == candidate.host.name:
         return _adopted_report(candidate, row)
     report = candidate.report
     flavor = dict(proposal.flavor) if proposal.flavor else report["server"]["flavor"]
@@ -225,7 +225,7 @@ def adoption_document(proposal: Proposal, request: AdoptionRequest | None = None
             {"reason": reason, "message": message} for reason, message in proposal.hindrances]})
 
 
-def _adopted_report(candidate: Candidate, row: ServerRow) -> Document:
+def _adopted_report(candidate: AdoptionCandidate, row: ServerRow) -> Document:
     """Return the report about a domain whose server is *row*."""
     ports = [{"mac": nic["mac"], "network": nic["network"], "addresses": [
         ip["ip_address"] for ip in nic["fixed_ips"]]} for nic in row.nics]

@@ -34,7 +34,15 @@ from magnetar_core.errors import Conflict, MagnetarError, Unavailable
 from magnetar_core.kinds import Adoption
 from magnetar_core.power import ERROR, OFF
 
-from .proposals import AdoptionRequest, Candidate, Proposal, check_ports, owner_context, propose_server, read_offers
+from .proposals import (
+    AdoptionCandidate,
+    AdoptionRequest,
+    Proposal,
+    check_ports,
+    owner_context,
+    propose_server,
+    read_offers,
+)
 
 #: The policy rule of all these use cases.
 RULE = "magnetar:servers:adopt"
@@ -50,17 +58,17 @@ def owner_caller(caller: Caller, project_id: str, user_id: str) -> Caller:
 
 
 @use_case(RULE)
-def show_candidate(caller: Caller, host: str, domain: str) -> Candidate:
+def show_candidate(caller: Caller, host: str, domain: str) -> AdoptionCandidate:
     """Return the domain (name or uuid) of the host *host*. Raises ``NotFound``, ``Unavailable``."""
     view = _find_host_view(caller, host)
     with agent_of_host(caller, view) as client:
         report = client.get(Adoption.noun, domain)
     located_server = servers.find_server_row(caller.cloud.store, report["id"])
-    return Candidate(view, report, located_server and located_server[1])
+    return AdoptionCandidate(view, report, located_server and located_server[1])
 
 
 @use_case(RULE)
-def list_candidates(caller: Caller, hosts: Iterable[str] | None = None) -> tuple[list[Candidate], list[str]]:
+def list_candidates(caller: Caller, hosts: Iterable[str] | None = None) -> tuple[list[AdoptionCandidate], list[str]]:
     """Return the domains of *hosts* that other programs have defined (``None``: of all hosts that are up), and a text
     for each host that did not answer."""
     views = ([host for host in caller.cloud.hosts.all().values() if host.up] if hosts is None else
@@ -71,7 +79,7 @@ def list_candidates(caller: Caller, hosts: Iterable[str] | None = None) -> tuple
                for report in answer]
     ids = [report["id"] for _view, report in reports]
     rows = servers.find_server_rows(caller.cloud.store, ids) if ids else {}
-    candidates = [Candidate(view, report, rows[report["id"]][1] if report["id"] in rows else None)
+    candidates = [AdoptionCandidate(view, report, rows[report["id"]][1] if report["id"] in rows else None)
                   for view, report in reports]
     return candidates, [answer for answer in answers if isinstance(answer, str)]
 
@@ -92,14 +100,15 @@ def _find_host_view(caller: Caller, name: str) -> HostView:
 
 
 @use_case(RULE)
-def propose_adoptions(caller: Caller, candidates: Iterable[Candidate], request: AdoptionRequest) -> list[Proposal]:
+def propose_adoptions(caller: Caller, candidates: Iterable[AdoptionCandidate],
+                      request: AdoptionRequest) -> list[Proposal]:
     """Return the server that each of *candidates* would become by *request*."""
     offers = read_offers(caller, request)
     return [propose_server(candidate, request, offers) for candidate in candidates]
 
 
 @use_case(RULE)
-def prepare_adoption(caller: Caller, candidate: Candidate, request: AdoptionRequest) -> tuple[Proposal,
+def prepare_adoption(caller: Caller, candidate: AdoptionCandidate, request: AdoptionRequest) -> tuple[Proposal,
                                                                                              list[PortRequest]]:
     """Return the server that *candidate* would become by *request*, and the requests for its ports, after all checks.
     Raises ``Conflict`` with all that hinders the adoption, ``Forbidden`` when a quota has no room."""
@@ -167,9 +176,9 @@ def _new_row(owner: Caller, proposal: Proposal, flavor: FlavorOfServer,
     host, report = proposal.candidate.host.name, proposal.candidate.report
     image = stored_volume_image({})
     groups = owner.cloud.services.network.groups(owner.context, ["default"])
-    wanted = NewServers(name=proposal.name, flavor_id=flavor["id"], id=report["id"],
+    new_server = NewServers(name=proposal.name, flavor_id=flavor["id"], id=report["id"],
                         off=report["server"]["power"] == OFF)
-    prepared = Prepared(wanted, flavor, None, image, Place(None, host, None, past_filters=True), None, [],
+    prepared = Prepared(new_server, flavor, None, image, Place(None, host, None, past_filters=True), None, [],
                         port_requests, groups, None, None, "MANUAL")
     (row,) = server_create.new_server_rows(owner, prepared, 1)
     adopted = {"domain": report["name"], "disks": [disk["path"] for disk in report["disks"] if disk["path"]],
@@ -196,12 +205,12 @@ def remove_failed_adoption(caller: Caller, id: str) -> bool:
 
 def is_failed_adoption(row: ServerRow) -> bool:
     """Return whether the adoption of the server has failed, and nothing of it is left but the row."""
-    return (servers.is_adopted(row) and not row.launched_at and row.vm_state == ERROR and row.task_state is None
+    return (servers.is_adopted_server(row) and not row.launched_at and row.vm_state == ERROR and row.task_state is None
             and row.host is None)
 
 
 @use_case(RULE)
-def complete_adoption(caller: Caller, candidate: Candidate) -> None:
+def complete_adoption(caller: Caller, candidate: AdoptionCandidate) -> None:
     """Have the agent adopt the domain of an adopted server again, which another program or ``magnetar adopt`` has
     released there. Raises ``Conflict`` with what hinders it."""
     assert candidate.row is not None
@@ -214,7 +223,7 @@ def complete_adoption(caller: Caller, candidate: Candidate) -> None:
 def release_server(caller: Caller, target: Target) -> None:
     """Queue the release of the adopted server: its domain runs on, and the cloud forgets it. Raises ``Conflict`` for
     another server, ``Unavailable`` if its host is down."""
-    if not servers.is_adopted(target.row):
+    if not servers.is_adopted_server(target.row):
         raise Conflict(f"Server {target.row.name!r} was made by this cloud, so it cannot be released: nothing else has "
                        "its definition. Delete it if it is not needed.")
     host = caller.cloud.hosts.get(target.row.host)

@@ -46,7 +46,7 @@ class AdoptionRequest:
     without_ports: bool = False
 
 
-class Candidate(NamedTuple):
+class AdoptionCandidate(NamedTuple):
     """A domain that may be adopted. *report*: as the host's agent reports it. *row*: the server of the cloud with the
     domain's uuid; ``None`` if there is none."""
 
@@ -74,7 +74,7 @@ class Proposal(NamedTuple):
     """The server that a domain would become. *flavor*: ``None`` if there is none; *makes_flavor*: it would be made.
     *hindrances*: (reason, message) of all that hinders the adoption."""
 
-    candidate: Candidate
+    candidate: AdoptionCandidate
     name: str
     flavor: FlavorOfServer | None
     makes_flavor: bool
@@ -98,7 +98,7 @@ def read_offers(caller: Caller, request: AdoptionRequest) -> Offers:
     return Offers(flavor_rows or [], networks)
 
 
-def propose_server(candidate: Candidate, request: AdoptionRequest, offers: Offers) -> Proposal:
+def propose_server(candidate: AdoptionCandidate, request: AdoptionRequest, offers: Offers) -> Proposal:
     """Return the server that the domain *candidate* would become by *request*, with all that hinders it. The network
     service is not asked: ``check_ports`` does that."""
     report, hindrances = candidate.report, list(_of_host(candidate))
@@ -108,11 +108,11 @@ def propose_server(candidate: Candidate, request: AdoptionRequest, offers: Offer
     return Proposal(candidate, name, flavor, makes, proposed_nics, [*hindrances, *missing, *unknown])
 
 
-def _of_host(candidate: Candidate) -> Iterator[Hindrance]:
+def _of_host(candidate: AdoptionCandidate) -> Iterator[Hindrance]:
     report, row = candidate.report, candidate.row
     for hindrance in report["hindrances"]:
         yield hindrance["reason"], hindrance["message"]
-    if row is not None and not servers.is_adopted(row):
+    if row is not None and not servers.is_adopted_server(row):
         yield "name", (f"Its uuid belongs to server {row.name!r} of this cloud. Define the domain with another uuid, "
                        "or delete that server.")
     elif row is not None and row.host not in (None, candidate.host.name):
@@ -160,7 +160,7 @@ def _choose_networks(report: Document, request: AdoptionRequest, networks: Docum
     if request.without_ports:
         return proposed, hindrances
     for nic in report["server"]["networks"]:
-        where, what = (nic["bridge"], "bridge") if nic.get("bridge") else (nic["network"], "libvirt network")
+        where, kind = (nic["bridge"], "bridge") if nic.get("bridge") else (nic["network"], "libvirt network")
         wish = request.networks.get(where)
         fitting = [network for network in networks if (
             wish in (network["id"], network["name"]) if wish else where in (network.get("bridge"), host_name(
@@ -172,7 +172,7 @@ def _choose_networks(report: Document, request: AdoptionRequest, networks: Docum
             hindrances.append(("network", f"networks: project {request.project_id} may use "
                                f"{len(fitting) or 'no'} networks {wish!r}. Name one by its id."))
         else:
-            hindrances.append(("network", f"NIC {nic['mac']} is on the {what} {where}, which is no network of this "
+            hindrances.append(("network", f"NIC {nic['mac']} is on the {kind} {where}, which is no network of this "
                                f"cloud that the project may use. Name one for it (networks: {{{where}: NETWORK}}), or "
                                "adopt the domain without_ports."))
     return proposed, hindrances

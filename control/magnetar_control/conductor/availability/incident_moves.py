@@ -206,7 +206,7 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: Incident
             reason = volume_lost(lost_volume, str(incident.host)).message
             incidents.update_incident_server(connection, row, state=LOST, message=reason)
             return False
-        if servers.is_adopted(current):
+        if servers.is_adopted_server(current):
             reason = refused_for_adopted(current.name, "evacuation").message
             incidents.update_incident_server(connection, row, state=LOST, message=reason)
             return False

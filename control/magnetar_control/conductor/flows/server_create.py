@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 def run_server_build(work: Work) -> None:
     """Build the server of the action *work* on the host that the scheduler has chosen. If this fails, queue the build
     for another host. If the server is a domain that exists, adopt it."""
-    if servers.is_adopted(work.server):
+    if servers.is_adopted_server(work.server):
         run_adoption(work)
         return
     host = work.action.host or work.server.host

@@ -41,7 +41,7 @@ def run_server_deletion(work: Work) -> None:
     if server.deleted_at:
         work.done()
         return
-    if work.args.get("release") or (servers.is_adopted(server) and not server.launched_at):
+    if work.args.get("release") or (servers.is_adopted_server(server) and not server.launched_at):
         run_release(work)
         return
 

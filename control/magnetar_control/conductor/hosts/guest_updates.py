@@ -58,7 +58,7 @@ class GuestUpdateSender(HostUpdateSender):
 
     def _tell_guest(self, client: Client, host: str, row: ServerRow) -> None:
         try:
-            if not servers_store.is_adopted(row):  # those have neither a config drive nor the metadata service
+            if not servers_store.is_adopted_server(row):  # those have neither a config drive nor the metadata service
                 client.event("server", row.id, "tell_guest", {
                     "revision": row.guest_revision, "metadata": row.metadata,
                     "guest_data": guest_data(self.conductor, row, host)},

@@ -223,7 +223,7 @@ def fetch_server_stamps(connection: Connection, ids: Collection[str]) -> dict[st
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
 
 
-def is_adopted(server: ServerRow) -> bool:
+def is_adopted_server(server: ServerRow) -> bool:
     """Return whether the server is a libvirt domain that another program has defined, and that was adopted."""
     return ADOPTED in server.stored.request and bool(server.request.get("adopted"))
 
@@ -231,7 +231,7 @@ def is_adopted(server: ServerRow) -> bool:
 def action_is_allowed(server: ServerRow, key: str) -> bool:
     """Return whether the server's vm_state and task_state allow the action *key*, such as ``resize``, now."""
     action = ACTIONS[key]
-    if key in REFUSED_ACTIONS and is_adopted(server):
+    if key in REFUSED_ACTIONS and is_adopted_server(server):
         return False
     ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar_control.compute.adoptions.proposals import AdoptionRequest, Candidate, Offers, propose_server
+from magnetar_control.compute.adoptions.proposals import AdoptionCandidate, AdoptionRequest, Offers, propose_server
 from magnetar_control.compute.cloud import HostView
 from magnetar_control.store.accounts.flavors import FlavorRow
 from magnetar_control.store.servers.server_row import ServerRow
@@ -41,7 +41,7 @@ def test_proposal(case: dict[str, Any]) -> None:
                 for number, (name, bridge) in enumerate((case.get("networks") or {}).items())]
     request = AdoptionRequest(project_id="web", user_id="ann", **(case.get("request") or {}))
     offers = Offers([*flavor_rows(case, "private", False), *flavor_rows(case, "flavors", True)], networks)
-    proposal = propose_server(Candidate(HOST, report, row), request, offers)
+    proposal = propose_server(AdoptionCandidate(HOST, report, row), request, offers)
     assert [reason for reason, _message in proposal.hindrances] == case.get("hinders", [])
     assert case.get("says", "") in " ".join(message for _reason, message in proposal.hindrances)
     assert (proposal.flavor or {}).get("name") == case.get("flavor")

@@ -31,6 +31,7 @@ def cloud(previous: Path) -> Iterator[BalancedCloud]:
         yield made
 
 
+@pytest.mark.deep(shard="upgrade under load")
 def test_an_upgrade_under_load(cloud: BalancedCloud, previous: Path, current: Path) -> None:
     servers = [cloud.admin.boot(f"stays-{host}", availability_zone=f"nova:{host}")["id"] for host in cloud.hosts]
     events_before = cloud.domain_events(servers)
