@@ -52,8 +52,8 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough PCI devices for new claims that the transaction has already written to the
-    database. *claimed*: numbers of devices by server uuid, then by PCI alias. Locks the host's row until the
-    transaction ends."""
+    """Return whether the host has enough PCI devices for the claims *claimed*, which the caller's transaction has
+    already written to the database: numbers of devices by server uuid, then by PCI alias. Locks the host's row until
+    the transaction ends."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

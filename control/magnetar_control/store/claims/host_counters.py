@@ -38,7 +38,7 @@ def audit_host_counters(connection: Connection, repair: bool = False, host_ids: 
 
     * *host_ids*: check only these hosts; all by default.
     * *lock*: lock the hosts' rows while counting (PostgreSQL, in a ``write`` transaction). Without the lock, a
-      difference may be no error, but a claim that is just being made.
+      difference may only mean that a claim is being made at this moment.
     """
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     some_hosts = [] if host_ids is None else [hosts.c.id.in_(list(host_ids))]
@@ -67,10 +67,10 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
-    """Return the hosts whose claimed amounts in the table ``inventories`` (resource classes without a column in
-    ``hosts``) differ from the sums of their allocations, for ``audit_host_counters``. *names*: names of the hosts by
-    id. *repair*: set the claimed amounts to these sums. *host_ids*: check only these hosts; ``None`` for all. *lock*:
-    lock the rows while counting."""
+    """Return the hosts whose claimed amounts differ from the sums of their allocations, for ``audit_host_counters``.
+    Checks only the resource classes that have no column in ``hosts``; the table ``inventories`` has their claimed
+    amounts. *names*: names of the hosts by id. *repair*: set the claimed amounts to the sums. *host_ids*: check only
+    these hosts; ``None`` for all. *lock*: lock the rows while counting."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

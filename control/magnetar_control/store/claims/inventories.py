@@ -79,8 +79,8 @@ def operator_inventory(row: InventoryRow) -> Document:
 
 def effective_inventory(row: InventoryRow) -> Inventory:
     """Return the inventory that applies for a row: each field has the value that an operator has set, or else the value
-    that the agent reports. If no agent reports the class, the operator's fields alone apply; if no operator has set
-    any, the total is 0."""
+    that the agent reports. If the agent does not report the resource class, only the operator's fields apply; if the
+    operator has set no fields either, the total is 0."""
     own = row.own or {}
     if row.told is None:
         return Inventory(**own) if own else NOTHING

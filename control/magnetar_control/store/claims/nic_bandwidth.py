@@ -29,8 +29,8 @@ STEPS = 300
 class BandwidthRequest(NamedTuple):
     """A port's request for guaranteed bandwidth.
 
-    *id*: uuid of the port. *network*: the physical network, or ``bandwidth.TUNNELS``. *amounts*: kbit/s by resource
-    class. *devices*: for an SR-IOV NIC, the inventory name of suitable virtual functions
+    *id*: uuid of the port. *network*: the physical network; ``bandwidth.TUNNELS`` for a tunnelled network. *amounts*:
+    kbit/s by resource class. *devices*: for an SR-IOV NIC, the name under which suitable virtual functions are counted
     (``pci.network_devices_name``); empty for other NICs. *place*: the physical network or network card that must
     provide the bandwidth; empty if the claim chooses it.
     """
@@ -58,9 +58,9 @@ class WantedResources(NamedTuple):
 
 class GrantedResources(NamedTuple):
     """The resources that a server claims on a host, after network cards were chosen for its bandwidth. *resources*:
-    amounts by resource class. *devices*: numbers of PCI devices by alias. Names of classes and aliases contain the
-    chosen card instead of only its physical network. *places*: by port uuid, the physical network or card that provides
-    its bandwidth."""
+    amounts by resource class. *devices*: numbers of PCI devices by alias. Where a card was chosen, the names of classes
+    and aliases contain the card instead of only the physical network. *places*: by port uuid, the physical network or
+    card that provides its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -122,8 +122,9 @@ def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping
 
 
 def requests_on_cards(nics: Iterable[BandwidthRequest], names: Iterable[str]) -> list[BandwidthRequest]:
-    """Return those bandwidth requests that a network card must provide: virtual functions on a physical network that
-    has cards on this host. *names*: the names of the host's inventories (``CLASS:PLACE``)."""
+    """Return the requests in *nics* whose bandwidth must come from a single network card: requests for virtual
+    functions on a physical network to which cards of the host belong. *names*: the names of the host's inventories
+    (``CLASS:PLACE``)."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
@@ -205,8 +206,9 @@ def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict
 
 
 def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str:
-    """Return the free bandwidth of a network card and its name, for an error message, such as ``5000 (eth1)``. *place*:
-    the card, as ``NETWORK/CARD``. *kind*: the resource class of the direction (ingress or egress)."""
+    """Return a text for an error message with the free bandwidth (kbit/s) and the name of a network card, such as
+    ``5000 (eth1)``. *free_amounts*: unclaimed amounts on the host, as ``{"CLASS:PLACE": kbit/s}``. *place*: the card,
+    as ``NETWORK/CARD``. *kind*: the resource class of the direction (ingress or egress)."""
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 
