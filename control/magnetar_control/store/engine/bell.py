@@ -71,8 +71,8 @@ class Notifier:
 
     It uses a separate connection, because PostgreSQL commits transactions with NOTIFY one after the other, across all
     databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: the engine (in
-    autocommit mode) that provides this connection. *origin*: identifies this process in its signals, so that it can
-    ignore them.
+    autocommit mode) that provides this connection. *origin*: a mark of this process in each signal, by which the
+    process recognizes and ignores its own signals.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

@@ -40,8 +40,8 @@ def _has(column: ColumnElement[Any], opening: str, item: str) -> ColumnElement[b
 
 def match_pattern(kind: str, column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
     """Return the SQL condition that the regular expression *pattern* matches somewhere in *column*. *kind*: ``sqlite``
-    or ``postgresql``. Where possible, the condition tests a LIKE or GLOB pattern, which is faster, before the
-    expression or in its place."""
+    or ``postgresql``. Where possible, the condition tests a LIKE or GLOB pattern, which is faster, before the regular
+    expression, or instead of it."""
     parts = regex.parse_wildcards(pattern)
     if parts is not None:
         return match_wildcards(kind, column, parts)
@@ -70,7 +70,7 @@ def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
 def keyset_condition(order: Order, values: Sequence[Any], *, nulls: bool = False) -> ColumnElement[bool]:
     """Return the SQL condition for rows after a given row, for keyset pagination. *order*: columns and whether each is
     descending; the last column must be unique. *values*: the given row's values of these columns, or bind parameters
-    for them. *nulls*: whether columns may be null; nulls sort first.
+    for them. *nulls*: whether columns may be null; null counts as less than all other values.
 
     Without nulls, and if all columns have the same direction, the condition compares row values, so that the database
     finds the first row in an index. With different directions, the database can use an index of the first column.

@@ -383,7 +383,7 @@ def is_transient_error(error: DBAPIError) -> bool:
 
 def is_transaction_conflict(error: DBAPIError) -> bool:
     """Return whether PostgreSQL rolled the transaction back because of a concurrent transaction: by a deadlock or
-    serialization failure, because that transaction removed a referenced row, or because it inserted the same row."""
+    serialization failure, or because the concurrent transaction removed a referenced row or inserted the same row."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return state[:2] == "40" or state in (REFERRED, TWICE)
 

@@ -12,9 +12,9 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 class JsonColumn(TypeDecorator[Any]):
     """A column type for JSON text, decoded in each row and encoded in each statement; ``None`` is null.
 
-    Use it for tables that few requests read; rows of servers and hosts decode their documents only at the first use
-    (``engine.rows``). In a comparison with another SQL expression, ``type_coerce`` the column to ``Text``, because the
-    comparison needs the text.
+    Use it only for tables that few requests read. Rows of servers and hosts use ``engine.rows.DocumentColumn`` instead,
+    which decodes a document only when it is first used. In a comparison with another SQL expression, ``type_coerce``
+    the column to ``Text``, because the comparison needs the text.
     """
 
     impl = Text

@@ -86,8 +86,8 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
         """Run psycopg's generator *gen* and return its result. Raise ``Hangs`` and close the connection if there is no
-        answer after *seconds*; with *refused*, do this earlier if the circuit breaker says that the database hangs.
-        psycopg must resume the generator at least every 0.1 s."""
+        answer after *seconds*; with *refused*, raise ``Hangs`` earlier if the circuit breaker says that the database
+        hangs. psycopg must resume the generator at least every 0.1 s."""
         began = time.monotonic()
         try:
             awaited = next(gen)
@@ -131,9 +131,9 @@ class _Columns(Sequence[Any]):
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """A cursor whose description is built only when it is read. SQLAlchemy asks for the description of every result,
-    but uses only that of a statement's first result. Building the description takes a third of the time of reading a
-    server."""
+    """A cursor whose description is built only when it is read. SQLAlchemy gets the description of every result, but
+    reads only the description of a statement's first result. Building a description takes a third of the time that a
+    query for a server takes."""
 
     @property
     def description(self) -> Any:

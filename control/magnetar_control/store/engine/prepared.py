@@ -22,7 +22,7 @@ class PreparedQuery:
 
     All rows are read at once, as named tuples with the same values as SQLAlchemy's rows; errors are SQLAlchemy's.
     Parameters of an execution must be single values; *values*: constant parameters, which may be lists. If an engine
-    has event listeners, SQLAlchemy executes the query and calls them.
+    has event listeners, SQLAlchemy executes the query instead, because this calls the listeners.
     """
 
     def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:
@@ -46,8 +46,8 @@ class PreparedQuery:
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]] | None:
         """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows. Return
-        ``None`` if the engine has event listeners, which need SQLAlchemy's execution. This method and the returned
-        function raise the errors of ``Connection.execute``."""
+        ``None`` if the engine has event listeners, which are called only if SQLAlchemy executes the query. This method
+        and the returned function raise the errors of ``Connection.execute``."""
         if connection.engine._has_events:  # noqa: SLF001
             return None
         return self._compiled_for(connection).send(connection, parameters)

@@ -61,7 +61,7 @@ def fails_fast() -> bool:
 
 
 class CircuitBreaker:
-    """A circuit breaker for one database. Each query runs in its ``with`` block.
+    """A circuit breaker for one database. Each query runs in a ``with`` block of the circuit breaker.
 
     The database counts as hanging when a query has timed out and none was answered since, or when many queries wait and
     none was answered recently. While it hangs, one query is allowed from time to time; an answer closes the circuit.
