@@ -10,8 +10,8 @@ from .host_row import HostRow
 
 
 def folder_of_host(row: HostRow | None) -> Mapping[str, Any]:
-    """Return what a host reports about its folder for the servers' disks, if it shares this folder with other hosts.
-    Return an empty mapping if its disks are not shared, or *row* is ``None``."""
+    """Return the host's report about its folder for servers' disks, if this folder is shared with other hosts. Return
+    an empty mapping if the folder is not shared, or *row* is ``None``."""
     folder = row.info.get("disk_folder") if row is not None else None
     return folder if isinstance(folder, Mapping) and folder.get("id") else {}
 

@@ -84,7 +84,7 @@ class DiskHost(SelectedRow):
 
 class HostSummary(NamedTuple):
     """The columns of a host that are compared to find out whether its whole row must be read again. A change of any
-    column that is not here also changes ``updated_at``."""
+    other column also changes ``updated_at``."""
 
     name: str
     id: str

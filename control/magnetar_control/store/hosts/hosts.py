@@ -121,8 +121,8 @@ def fetch_disabled_hosts(connection: Connection) -> set[str]:
 
 
 def count_move_claims(connection: Connection) -> int:
-    """Return how many servers that are being moved claim resources on a second host that is not disabled. The counters
-    ``servers`` of both hosts include them, so their sum counts them twice."""
+    """Return how many servers that are being moved claim resources on a second host that is not disabled. Both hosts
+    count such a server in their column ``servers``, so the sum of this column counts the server twice."""
     return int(connection.execute(_MOVES).scalar_one())
 
 
@@ -214,8 +214,8 @@ def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
-    """Add the size of the host's image cache to ``disk_gb_reserved`` in *values*, if present. *values*: new columns of
-    the host. *info*: the agent's report."""
+    """Add the size of the host's image cache to ``disk_gb_reserved`` in *values*; do nothing if *values* lacks this
+    column. *values*: the new columns of the host. *info*: the agent's report."""
     if "disk_gb_reserved" in values:
         values["disk_gb_reserved"] += int(info.get("image_cache_gb") or 0)
 
@@ -233,9 +233,9 @@ def fetch_child_classes(connection: Connection) -> set[str]:
 
 
 def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set columns of the host *name* that operators may set (``SETTABLE``), and the resulting limits of claims.
-    *ratios*: used where the host has no allocation ratio set by an operator. Return ``False`` when there is no such
-    host."""
+    """Set columns of the host *name*, and the resulting limits of claims. *values*: columns that operators may set
+    (``SETTABLE``). *ratios*: used where the host has no allocation ratio set by an operator. Return ``False`` when
+    there is no such host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
     row = HostRow.optional(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one_or_none())

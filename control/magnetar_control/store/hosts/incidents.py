@@ -95,8 +95,9 @@ def fetch_last_heartbeats(connection: Connection) -> dict[str, str]:
 
 
 def fetch_watched_hosts(connection: Connection, cell_id: str) -> dict[str, str]:
-    """Return the time of the last change of each host's row, by host name (empty if never changed). Includes only hosts
-    of the cell that are neither disabled nor forced down. *connection*: to the API database."""
+    """Return, by host name, the time of the last change of the host's row; an empty string for a row that never
+    changed. Includes only hosts of the cell that are neither disabled nor forced down. *connection*: to the API
+    database."""
     rows = connection.execute(select(hosts.c.name, func.coalesce(hosts.c.updated_at, "")).where(
         hosts.c.cell_id == cell_id, hosts.c.disabled.is_(False), hosts.c.forced_down.is_(False)))
     return dict(rows.all())
@@ -106,8 +107,8 @@ def fetch_watched_hosts(connection: Connection, cell_id: str) -> dict[str, str]:
 
 
 def insert_incident_row(connection: Connection, host: str | None, **values: Any) -> IncidentRow | None:
-    """Open an incident of *host*, or of the whole cell if *host* is ``None``, and return it. Return ``None`` if such an
-    incident is already open."""
+    """Open an incident of *host*, or of the whole cell if *host* is ``None``, and return the incident. Return ``None``
+    if such an incident is already open. *values*: further columns."""
     id = str(uuid.uuid4())
     row = {"id": id, "host": host, "open_key": host or CELL_KEY, "noticed_at": utc_now(), "message": "", **values}
     if not insert_if_absent(connection, incidents, **row):

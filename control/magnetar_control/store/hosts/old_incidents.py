@@ -27,7 +27,8 @@ _REQUEST_ROWS: dict[str, Select[Any]] = {
 
 def _ended_incidents(cutoff: str) -> Select[Any]:
     """Return the query for the uuids of incidents that ended before *cutoff*. The query also compares ``noticed_at``,
-    the only column with an index; this excludes none of them, because incidents are noticed before they end."""
+    the only column with an index. This comparison excludes no incident that ended before *cutoff*, because incidents
+    are noticed before they end."""
     return select(incidents.c.id).where(
         incidents.c.noticed_at < cutoff, incidents.c.open_key.is_(None), incidents.c.finished_at < cutoff)
 
