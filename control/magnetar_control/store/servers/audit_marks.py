@@ -20,8 +20,8 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: where the
-    audit's slow pass over all rows continues, as ``audit_pages`` has yielded it; empty at the beginning. *action_id*:
+    """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: the position,
+    from ``audit_pages``, at which the audit's slow pass over all rows continues; empty at the beginning. *action_id*:
     the last action whose server was audited."""
 
     position: str
@@ -46,5 +46,6 @@ def save_audit_mark(connection: Connection, mark: AuditMark) -> None:
 
 
 def fetch_acted_servers(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
-    """Return (action id, server uuid) of the next actions after the one with the id *after*, at most *limit*."""
+    """Return (action id, server uuid) of the next actions after the action id *after*, at most *limit*, so that the
+    audit checks these servers soon."""
     return [(row.id, row.server_id) for row in connection.execute(_ACTED, {"after": after, "most": limit})]

@@ -81,8 +81,8 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = 
     unknown servers as ``{uuid: cell id}``). Unknown: the server has a mapping, but was found neither deleted nor live.
 
     A server is deleted if its row in its cell says so, or its mapping says so and its cell answers. *silent*: ids of
-    cells to skip, to which this function adds cells that do not answer. If *silent* is ``None``, the error of such a
-    cell is raised.
+    cells to skip; this function adds the cells that do not answer. If *silent* is ``None``, the error of a cell that
+    does not answer is raised.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

@@ -59,8 +59,9 @@ ABORT, FORCE = "abort", "force_complete"
 
 def insert_action_migration(connection: Connection, action: Any, args: Mapping[str, Any], server: ServerRow,
                             **values: Any) -> str:
-    """Insert a migration that *action* will carry out, and store its uuid as ``migration`` in the action's arguments.
-    Return the uuid. *args*: the action's arguments so far. *values*: columns of the migration."""
+    """Insert a migration that *action* (a row of ``actions``) will carry out, and store the migration's uuid as
+    ``migration`` in the action's arguments. Return this uuid. *args*: the action's arguments so far. *values*: columns
+    of the migration."""
     drawn = str(uuid.uuid4())
     insert_migration_row(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(

@@ -77,11 +77,13 @@ def _each_of(kind: str, texts: Sequence[str]) -> Any:
 
 
 def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]:
-    """Return queries for the uuids of servers with a requested IP address, to be tried in this order; empty if
-    *request* has no filter by address. A uuid may appear several times. *kind*: ``sqlite`` or ``postgresql``.
+    """Return queries for the uuids of servers with a requested IP address, to be tried in this order. Return an empty
+    list if *request* has no filter by address, or no query would be faster than the caller's own. A uuid may appear
+    several times. *kind*: ``sqlite`` or ``postgresql``.
 
-    The first query searches an index for prefixes of matching IPv4 addresses, if these are few. The second tests all
-    addresses, or the addresses of the project.
+    If the matching IPv4 addresses have few prefixes, the first query searches an index for these prefixes. If *request*
+    names a project, the next query tests the project's addresses (only on SQLite). Without a project and without such
+    prefixes, the only query tests all addresses.
     """
     version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
     if not pattern:
@@ -140,9 +142,9 @@ def _readings(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
-    """Return a query that finds the uuids of servers by one filter of *request*, and reads only an index (on SQLite).
-    Return ``None`` if no filter has an index, or if too many servers were changed in the requested time. *gone*:
-    whether deleted servers are listed instead of live ones."""
+    """Return a query that finds the uuids of servers by one filter of *request*. Used only on SQLite, where the query
+    reads only an index. Return ``None`` if no filter has an index, or if too many servers were changed in the requested
+    time. *gone*: whether deleted servers are listed instead of live ones."""
     for tags, every, negated in request.tags:
         if not negated:
             return select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags[:1] if every else tags))

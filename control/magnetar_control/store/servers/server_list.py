@@ -79,8 +79,9 @@ def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[.
     """Query the *cells* for a page. Return (rows by cell id, rows of all cells merged in the list's order). A cell that
     does not answer has ``None``. *query_cells*: ``_query_cells`` with its other arguments set.
 
-    With many cells, first request only twice the average share of a page from each cell. If all rows of a cell belong
-    to the page, the cell may have more of them: then request a whole page from this cell.
+    With many cells, first request only twice the average share of a page from each cell. If all rows that a cell has
+    returned belong to the page, more rows of this cell may belong to the page: then request a whole page from this
+    cell.
     """
     count = max(1, len(cells) - 1)  # cell0 has few servers
     share = request.limit if count < SHARING else min(request.limit, 2 * ceil(request.limit / count) + MORE)
@@ -101,7 +102,7 @@ def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[.
 def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any, ...],
                  marker_values: tuple[Any, ...] | None, timeout: float) -> Mapping[str, Rows | None]:
     """Return a page of servers from each of these cells, by cell id; ``None`` for a cell that does not answer. On
-    PostgreSQL, usually one statement for each cell."""
+    PostgreSQL, usually one statement for each cell. *columns*, *marker_values*: see ``fetch_server_page``."""
     if {database.kind for _cell, database in cells} == {"postgresql"}:
         parts = _parts(request, "postgresql")
         if len(parts) == 1 and not any(request.addresses.values()):
@@ -133,7 +134,8 @@ def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[
 
 def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any, ...],
           marker_values: tuple[Any, ...] | None) -> Rows:
-    """Return a page of one cell's servers after the marker, live or deleted or both, with these *columns*."""
+    """Return a page of one cell's servers after the marker, live or deleted or both, with these *columns*.
+    *marker_values*: see ``fetch_server_page``."""
     sort = _unique_order(request.sort)
     conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
     parameters = _parameters(request, marker_values)
@@ -161,8 +163,8 @@ def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], .
 
 def _after(sort: tuple[tuple[str, bool], ...], kind: str,
            marker_values: tuple[Any, ...] | None) -> tuple[Condition, ...]:
-    """Return the SQL conditions for servers after the marker in the order *sort*; empty without a marker. *kind*:
-    ``sqlite`` or ``postgresql``."""
+    """Return the SQL conditions for servers after the marker in the order *sort*; empty without a marker.
+    *marker_values*: the marker's values in the sort columns. *kind*: ``sqlite`` or ``postgresql``."""
     if marker_values is None:
         return ()
     return (_after_marker(sort, kind, tuple(value is None for value in marker_values[:len(sort)])),)
@@ -180,7 +182,8 @@ def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bo
 
 
 def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
-    """Return the parameters of a page's query: limit, project, and those values of the marker that are not null."""
+    """Return the parameters of a page's query: limit, project, and those of *marker_values* (the marker's values in the
+    sort columns) that are not null."""
     after = {f"after_{name}": value for (name, _descending), value in zip(
         _unique_order(request.sort), marker_values or (), strict=False) if value is not None}
     return {"most": request.limit, "project": request.project, **after}
@@ -189,7 +192,8 @@ def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | Non
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
     """Return the query of a page. The query first sorts only uuids of servers, and then reads the whole rows of the
-    page. Servers must fulfil *conditions* and *further*. *kind*: ``sqlite`` or ``postgresql``."""
+    page. Servers must fulfil *conditions*, the part of the query that is cached, and *further*. *kind*: ``sqlite`` or
+    ``postgresql``."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
     by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
     return by_ids
@@ -216,8 +220,9 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 
 def _sorts(name: str, kind: str) -> Any:
     """Return the ORDER BY expression for the column *name* on the database *kind*. Text is sorted by code points on
-    both databases, because ``fetch_server_page`` merges the pages of all cells. PostgreSQL's locale sorts only times
-    and uuids by code points too, so only these columns are used without a collation, and with their index."""
+    both databases, because ``fetch_server_page`` merges the pages of all cells. In PostgreSQL, text columns therefore
+    need the collation ``C``, except for times and uuids, which every locale sorts by code points: without a collation,
+    the index of the column can be used."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -324,6 +329,6 @@ def _has_tag(tags: Sequence[str]) -> Condition:
 
 
 def _test_tags(tags: Sequence[str]) -> Condition:
-    """Return the SQL condition that a server has one of *tags*, as a correlated EXISTS, which is tested for each server
-    (``_has_tag`` uses an IN subquery instead)."""
+    """Return the SQL condition that a server has one of *tags*, as a correlated EXISTS, which is tested for each
+    server. Used on SQLite and for negated filters; otherwise ``_has_tag`` is used."""
     return exists().where(server_tags.c.server_id == servers.c.id, server_tags.c.tag.in_(tags))

@@ -15,7 +15,7 @@ class ServerListRequest:
     """A request for a page of servers.
 
     *limit*: number of servers. *sort*: (column, descending). *marker*: uuid of the last server on the previous page.
-    *project*: only servers of this project; ``None``: of all projects. It is always the caller's project, unless
+    *project*: only servers of this project; ``None``: of all projects. The project is always the caller's, unless
     *all_projects* is set, which needs a permission.
 
     Filters: *equal*: required values by column. *matching*: (column, regular expression). *addresses*: regular
@@ -24,8 +24,8 @@ class ServerListRequest:
     whether locked. *zone*: an availability zone, whose hosts are *zone_hosts*. *since*, *before*: bounds of the last
     change. *deleted*: whether to list only deleted servers.
 
-    *soft_deleted*: whether to list soft-deleted servers; ``None``: only with *deleted*, with *since* or *before*, and
-    when *statuses* or *equal* ask for them.
+    *soft_deleted*: whether to list soft-deleted servers; ``None``: only if *deleted*, *since* or *before* is set, or
+    *statuses* or *equal* ask for soft-deleted servers.
     """
 
     limit: int

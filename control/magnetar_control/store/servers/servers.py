@@ -158,8 +158,8 @@ def candidate_databases(store: Store, id: str) -> Iterable[Database]:
 def find_servers_named(store: Store, project_id: str, name: str) -> list[tuple[Database, ServerRow]]:
     """Return (database, row) for each server of a project with this name, except for soft-deleted ones.
 
-    Uses one query for each cell, after cell0: a server is inserted into its cell before it is removed from cell0, so
-    none is missed.
+    Queries cell0 first, then each cell. This misses no server, because a server is inserted into its cell before it is
+    removed from cell0.
     """
     matches: list[tuple[Database, ServerRow]] = []
     for _cell, database in store.databases():
@@ -414,7 +414,8 @@ Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
 
 def build_task_state(request: Mapping[str, Any]) -> str:
     """Return the first task_state of a new server: ``NETWORKING`` if volumes are created after the ports, otherwise
-    ``SPAWNING``. Creating only ports is too fast to store a state for it. *request*: the server's create request."""
+    ``SPAWNING``. Without volumes, the creation of ports ends too soon to be worth a state. *request*: the server's
+    create request."""
     volumes = any(block_device["destination_type"] == "volume" for block_device in request.get("blocks") or ())
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 
@@ -424,8 +425,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
     """Insert servers from cell0 into their cell, and return them. *leaving*: each removed server with the host that the
     scheduler has chosen. Skips servers that are already in the cell.
 
-    By default, the create actions are queued again. *begin*: a function that instead inserts them as running actions
-    and returns their rows; the servers then get the task_state of ``build_task_state``.
+    By default, the create actions are queued again. *begin*: a function that instead inserts the create actions as
+    running ones and returns the actions' rows; in this case, the servers get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
     for leaving_server, host in leaving:
@@ -508,7 +509,7 @@ def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
 
 def server_tpm_security(server: ServerRow) -> str:
     """Return the owner of a server's TPM secret: ``user`` or ``deployment``; empty without a TPM. For speed, flavor and
-    image are only decoded if one of them requests a TPM."""
+    image are decoded only if the JSON text of one of them mentions a TPM."""
     if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
         return ""
     return merge.tpm_secret_owner(server.flavor, server.image)

@@ -121,14 +121,14 @@ def period_conditions(begin: str, end: str) -> list[ColumnElement[bool]]:
 
 
 def usage_audit_is_due(connection: Connection, end: str) -> bool:
-    """Return whether the usage of servers in the period that ended at *end* is not completely reported yet."""
+    """Return whether the usage of some servers in the period that ended at *end* must still be reported."""
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS)).first()
     return row is None or row.period_end < end or not row.done
 
 
 def fetch_next_audited(connection: Connection, begin: str, end: str, most: int) -> list[ServerRow]:
-    """Return at most *most* servers of the period whose usage is not reported yet, and record that they are reported.
-    Return an empty list if a later period was already reported."""
+    """Return at most *most* servers that existed between *begin* and *end* and whose usage in this period is not
+    reported yet, and record that it is reported. Return an empty list if a later period was already reported."""
     insert_if_absent(connection, usage_audits, name=EXISTS, period_end="", after="", done=False)
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS).with_for_update()).one()
     if row.period_end > end or (row.period_end == end and row.done):
