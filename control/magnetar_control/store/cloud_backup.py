@@ -54,9 +54,9 @@ class RestoreRefused(MagnetarError):
 
 @dataclasses.dataclass(frozen=True)
 class CloudLocation:
-    """Where this machine's settings put a cloud. *api_url*: the URL of the API database. *key_folders*: the folders of
-    the embedded key manager, by their names in a backup. *down_after*: seconds without a heartbeat after which a
-    process counts as down."""
+    """The parts of this machine's settings that say where the data of the cloud is. *api_url*: the URL of the API
+    database. *key_folders*: the folders of the embedded key manager, by the name that each has in a backup.
+    *down_after*: seconds without a heartbeat after which a process counts as down."""
 
     api_url: str
     key_folders: Mapping[str, Path]
@@ -65,8 +65,8 @@ class CloudLocation:
 
 @dataclasses.dataclass(frozen=True)
 class DumpedDatabase:
-    """A database of a backup. *url*: its URL with the password. *file*: the name of the dump. *version*: the schema
-    version of its tables."""
+    """A database in a backup. *url*: the database's URL with the password. *file*: the file name of the dump.
+    *version*: the schema version of the tables."""
 
     name: str
     url: str
@@ -76,7 +76,7 @@ class DumpedDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class CloudBackup:
-    """The content of a backup folder. *files*: SHA-256 sums by the path in the folder."""
+    """The content of a backup folder. *files*: the SHA-256 sums of the files, by path in the folder."""
 
     folder: Path
     release: str
@@ -181,8 +181,8 @@ def restore_cloud_backup(location: CloudLocation, backup: CloudBackup, urls: Map
                          replace: bool) -> Iterator[str]:
     """Restore all databases and key files of *backup*; yield a text for each when it is restored. *urls*: URLs by
     database name, in place of the URLs in the backup. *replace*: whether to overwrite databases that have tables, and
-    key files that have other content. Raises ``RestoreRefused`` and ``InvalidField`` before anything is changed, and
-    ``DumpFailed``."""
+    key files that have other content. Raises ``RestoreRefused`` or ``InvalidField`` before anything is changed; may
+    raise ``DumpFailed`` later."""
     check_restore(location, backup, urls, replace)
     _refuse_running(location)
     yield from _restore_key_files(location, backup)
@@ -195,7 +195,7 @@ def restore_cloud_backup(location: CloudLocation, backup: CloudBackup, urls: Map
 
 
 def check_restore(location: CloudLocation, backup: CloudBackup, urls: Mapping[str, str], replace: bool) -> None:
-    """Check that a restore would overwrite nothing; *replace* skips this check. Changes nothing. Raises
+    """Check that a restore would overwrite nothing; with *replace*, overwriting is allowed. Changes nothing. Raises
     ``RestoreRefused``, or ``InvalidField`` if *urls* names a database that the backup does not have."""
     names = [dumped.name for dumped in backup.databases]
     if unknown := sorted(urls.keys() - set(names)):
@@ -250,8 +250,8 @@ def _refuse_running(location: CloudLocation) -> None:
 
 
 def _has_tables(name: str, database: Database) -> bool:
-    """Return whether a database has tables of a cloud. An SQLite file that does not exist has none, and is not created.
-    """
+    """Return whether a database has any of Magnetar's tables. For an SQLite file that does not exist, return ``False``
+    without creating the file."""
     if database.kind == "sqlite" and not Path(str(database.url.database)).exists():
         return False
     try:
@@ -270,8 +270,8 @@ def _key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[tuple[P
 
 
 def _restore_key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[str]:
-    """Copy the key files of the backup to the folders of the settings; yield a text for each folder. The files get the
-    owner of the folder."""
+    """Copy the key files of the backup to the key folders of *location*; yield a text for each folder. If root runs
+    this, each file gets the owner of its folder."""
     counts: dict[Path, int] = {}
     for source, target in _key_files(location, backup):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -127,8 +127,8 @@ class Store:
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
-        """Add a cell to the list, or change the database URL of the existing cell *name*; return the cell. Does not
-        create the tables: see ``schema.upgrade_schema``."""
+        """Add a cell, or change the database URL of the existing cell *name*; return the cell. Does not create the
+        tables: see ``schema.upgrade_schema``."""
         id = id or str(uuid.uuid4())
         if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
             return self.named(name)  # avoids a write, for which the disk may have no room

@@ -13,7 +13,7 @@ from magnetar_control.store.engine.schema import add_services, is_compared
 
 def _render_type(kind: str, item: Any, _context: Any) -> str | bool:
     """Return Python source for a column's type in a generated migration: ``sa.Text()`` for a ``JsonColumn``; ``False``
-    for other types, which Alembic renders itself."""
+    for other types, which Alembic renders itself. Alembic calls this as ``render_item``."""
     return "sa.Text()" if kind == "type" and isinstance(item, JsonColumn) else False
 
 
