@@ -225,7 +225,8 @@ class AsgiServer:
 
     async def _login(self, application: Application, request: Request) -> Answer:
         """Return the response to a login, or to another request that needs much computation. The handler runs in the
-        thread pool for logins. Each user, or each address without a user, may occupy only some of these threads."""
+        thread pool for logins. One user (or one client address, if the request has no user) may occupy only some of
+        these threads."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
@@ -339,9 +340,9 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """Return a function that a handler in a thread calls to read the request's body: it returns an iterator over
-    chunks. The iterator raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when the client is slower
-    than *pace*. *receive*: ASGI's. *loop*: the event loop."""
+    """Return a function that a handler in a thread calls to read the request's body. That function returns an iterator
+    over chunks, which raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when the client is slower than
+    *pace*. *receive*: ASGI's. *loop*: the event loop."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()

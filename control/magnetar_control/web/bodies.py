@@ -44,7 +44,7 @@ class KeptBytes:
 
 class KeptShare:
     """The number of bytes in memory for one request and its response. These bytes count for the client's address until
-    ``free`` is called. A first body is always accepted if the address has no other bytes in memory."""
+    ``free`` is called. If no other bytes of the address are in memory, ``add`` accepts any size."""
 
     def __init__(self, counter: KeptBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0

@@ -55,8 +55,8 @@ class BatchedLog(logging.StreamHandler[TextIO]):
     immediately.
 
     The order of lines does not change. ``flush`` writes waiting lines; ``logging.shutdown`` calls it when the process
-    ends. A process that is killed loses the lines of the last ``EVERY`` seconds. A stream that blocks delays no
-    request: lines beyond ``MOST`` are dropped, and their number is logged.
+    ends. A process that is killed loses the lines of the last ``EVERY`` seconds. If the output stream blocks, requests
+    do not wait: lines beyond ``MOST`` are dropped, and the number of dropped lines is logged.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -128,7 +128,7 @@ class AdmittedHttp(Admitting, LimitedHttp):
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
     """Return uvicorn's options for the API server, as keyword arguments of its ``Config``. *places*: the limit of open
-    connections. *tls*: the TLS context; ``Admitting`` does the handshake instead of uvicorn. *slowest*: bytes per
-    second that a client must at least read."""
+    connections. *tls*: the TLS context; ``Admitting`` does the handshake instead of uvicorn. *slowest*: the lowest
+    permitted speed of a client that reads a response, in bytes per second."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

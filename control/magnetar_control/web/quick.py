@@ -67,8 +67,8 @@ class Turnstile:
 
 class Together:
     """Runs quick requests, in the event loop or in *threads*. Identical requests (also in their headers) that arrive
-    before the first of them begins share one response, so many clients that poll the same servers cost as much as a
-    few. No client gets a response that was computed before its request arrived."""
+    before the first of them begins share one response, so that many clients that poll the same servers cost no more
+    than a few clients. No client gets a response that was computed before its request arrived."""
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads

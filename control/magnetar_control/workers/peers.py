@@ -81,8 +81,8 @@ class Peers:
 
 
 class _PeerConnection(http.client.HTTPConnection):
-    """An HTTP connection over a unix socket. With TLS, it does not check the server's certificate: only the user of the
-    service's processes can open the folder of the sockets."""
+    """An HTTP connection over a unix socket. With TLS, it does not check the server's certificate, because only the
+    service's unix user can open the folder of the sockets."""
 
     def __init__(self, path: Path, seconds: float, tls: bool) -> None:
         super().__init__("localhost", timeout=seconds)
@@ -140,5 +140,5 @@ class MainPages:
                          daemon=True).start()
 
     def close(self) -> None:
-        """Stop the server's socket from listening."""
+        """Close the server's listening socket."""
         self.server.server_close()
