@@ -113,8 +113,8 @@ def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Yield (name, state of its tables, reason) for each database. The state is ``None`` if the database does not
-    answer. The reason says why this release cannot use the database; empty if it can."""
+    """Yield (name of the database, state of its tables, reason) for each database. The state is ``None`` if the
+    database does not answer. The reason says why this release cannot use the database; empty if it can."""
     schema.add_services()
     for name, database, metadata in (("api", cloud.store.api, API),
                                      *((cell.name, database, CELL) for cell, database in cloud.cells)):

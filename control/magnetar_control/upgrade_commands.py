@@ -75,8 +75,8 @@ def check_db_upgrade(parts: Parts) -> int:
 
 
 def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Yield (name, state of its tables, reason) for each database. The state is ``None`` if the database does not
-    answer. The reason says why this release cannot use the database; empty if it can."""
+    """Yield (name of the database, state of its tables, reason) for each database. The state is ``None`` if the
+    database does not answer. The reason says why this release cannot use the database; empty if it can."""
     from .upgrade_checks import CheckedCloud, read_schema_states
 
     return read_schema_states(CheckedCloud(parts.settings, parts.store))
