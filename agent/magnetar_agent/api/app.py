@@ -234,8 +234,9 @@ class Pages:
         return Json({"content": await run_in_threadpool(list_content, self.agent.host, pool)})
 
     async def reach(self, request: Request) -> Json:
-        """Return whether another host is alive: it accepts or refuses a TCP connection from this host, instead of
-        ignoring it. Needs the scope ``operate``, because the agent connects to any address that the caller names."""
+        """Return whether another host is alive. A host is alive if it accepts or refuses a TCP connection from this
+        host; a dead host does not react to the attempt. Needs the scope ``operate``, because the agent connects to any
+        address that the caller names."""
         access.require_operate(request.state.caller, request.state.scope, "this connects to another host")
         query = read_query(request, address=read_text, port=read_number)
         if missing := [name for name in ("address", "port") if name not in query]:

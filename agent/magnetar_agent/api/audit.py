@@ -65,8 +65,8 @@ def write_audit_line(action: str, kind: str | None, key: str | None, caller: str
 
 
 def audit_operation(operation: Operation) -> None:
-    """Write to the audit log when *operation* has ended: one line, or for a batch, one line for each changed or failed
-    item."""
+    """Register a callback that writes to the audit log at the end of *operation*: one line, or for a batch, one line
+    for each changed or failed item."""
     operation.then(_ended)
 
 

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
     """Create, update or remove many resources independently. *items*: (key, requested fields, permissions such as
-    ``on_immutable``) of each resource; fields ``None``: remove it. Return a dict for each item in the same order: its
-    key with the result or the error.
+    ``on_immutable``) of each resource. If the fields are ``None``, the resource is removed. Return a dict for each item
+    in the same order: its key with the result or the error.
 
     Items that need no change are found by a single snapshot of the host; the others are processed by a few threads.
     Raises ``Cancelled``, with the keys of finished items, if the operation was cancelled before all were done.
@@ -101,8 +101,8 @@ class _UnchangedItems:
 
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the result for an item that needs no change. Return ``None`` if it may need a change, or may be
-        invalid: the caller must then process it. *key*: the resource's name or uuid. *want*: its requested fields;
-        ``None``: remove it. *permissions*: options of the request, such as ``on_immutable``."""
+        invalid: the caller must then process it. *key*: the resource's name or uuid. *want*: the requested fields;
+        ``None`` to remove the resource. *permissions*: options of the request, such as ``on_immutable``."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)

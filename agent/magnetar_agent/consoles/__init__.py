@@ -163,9 +163,9 @@ class OpenConsoles:
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
                      write_input: Callable[[bytes], Awaitable[None]],
                      broken: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Accept the client's WebSocket, and serve a console on it until the client or the guest ends it. *show*: sends
-        the output to the client. *write_input*: sends input to the guest. *broken*: sends a break to the guest;
-        ``None`` if the console has no breaks."""
+        """Accept the client's WebSocket, and serve a console on it until the client or the guest ends it. *kind*: the
+        console's type, such as ``vnc``. *show*: sends the output to the client. *write_input*: sends input to the
+        guest. *broken*: sends a break to the guest; ``None`` if the console has no breaks."""
 
         async def read_messages() -> None:
             while (message := await websocket.receive())["type"] != "websocket.disconnect":

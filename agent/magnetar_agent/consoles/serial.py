@@ -120,14 +120,14 @@ class SerialLine:
             self.close()
 
     async def _growth(self) -> None:
-        """Wait until the console log may have new text."""
+        """Wait until the console log may have new text, for at most ``LOOK`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
                 await self._grown.wait()
         self._grown.clear()
 
     async def _room(self) -> None:
-        """Wait until the line accepts more input, because its buffer was full."""
+        """Wait until the line, whose buffer is full, accepts more input."""
         free = asyncio.Event()
         self._loop.add_writer(self._line, free.set)
         try:
