@@ -165,8 +165,8 @@ class AdoptionDriver(DocumentDriver):
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def _shown_adopted(self, host: LocalHost, document: Document) -> Fields:
-        """Return the report about the domain of an adopted server, as API responses show it. If the domain no longer
-        exists, only the stored server is used (*document*)."""
+        """Return the report about the domain of an adopted server, as API responses show it. *document*: the stored
+        server, which is the only source of the report if the domain no longer exists."""
         domain = host.hypervisor.domain(document.id)
         read = candidates.read_candidates(host, self.reader, [domain]) if domain is not None else []
         if read:

@@ -214,9 +214,9 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
 
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """Return a substitute for the stored document of a volume that is on another host. Its fields come from ``origin``
-    in *want*. *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for an
-    ``origin`` that cannot be used."""
+    """Return a substitute for the stored document of a volume that is on another host. The substitute's fields come
+    from ``origin`` in *want*. *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or
+    ``Conflict`` for an ``origin`` that cannot be used."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)

@@ -39,7 +39,8 @@ SOURCES = {"snapshot": "volume_snapshot", "volume": "volume"}
 
 
 class BackupDriver(DocumentDriver):
-    """The resource driver of volume backups. Each backup is a folder in the backup directory, named by its uuid."""
+    """The resource driver of volume backups. Each backup is a folder in the backup directory; the folder's name is the
+    uuid of the backup."""
 
     def __init__(self) -> None:
         super().__init__(VolumeBackup)

@@ -183,8 +183,8 @@ def _kept_content_paths(host: LocalHost) -> Iterator[Path]:
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Store the content of *source* in the image: a volume, a local file, an image in Ceph, or a URL. If ``_drop`` has
-    already downloaded the content, use this download."""
+    """Store the content of *source* in the image. *source*: a volume, a local file, an image in Ceph, or a URL. If
+    ``_drop`` has already downloaded the content, take the downloaded file."""
     host, document = task.host, task.document
     if ceph.FIELD in source:
         ceph.take_ceph_image(task, source[ceph.FIELD])
@@ -231,9 +231,9 @@ def _drop(task: Task) -> None:
 
 
 def _make_ready(task: Task, want: Fields) -> None:
-    """Download the content that will replace the image's present content, if its source is a URL. *want*: the new
-    fields. After a failure the present content does not change. Local files were read completely before, and uploads
-    may arrive at any time, so neither needs this download."""
+    """If the image's new source is a URL, download the new content before the present content is removed. If the
+    download fails, the present content is kept. *want*: the new fields of the image. Local files need no such step,
+    because they were already checked, and uploads need none, because they arrive later."""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
     path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
@@ -275,8 +275,9 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
     """Compare the requested fields *want* with the content that the image already has, and remove the source from
-    *want*. If the requested checksum matches, set the stored checksum in *want*; but if the source is a local file that
-    was changed, set the checksum of this file."""
+    *want*. If the requested checksum is a checksum of this content, set the stored checksum in *want*, so that the
+    content is kept. However, if the source is a local file whose content has changed since the image was stored, set
+    the checksum of the new content."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")
