@@ -41,8 +41,8 @@ MARKS = ("mac", *PLUGS)
 
 
 class InterfaceDriver(DocumentDriver):
-    """The resource driver of NICs. A NIC has no document (JSON file with the desired state) of its own: it is an item
-    of ``networks`` in the document of its server."""
+    """The resource driver of NICs. A NIC has no document (JSON file with the desired state) of its own: the NIC is an
+    item of ``networks`` in the document of its server."""
 
     def __init__(self) -> None:
         super().__init__(InterfaceAttachment)

@@ -44,7 +44,8 @@ def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from the current state *have* of a migration to the requested fields *want* (``None``: end the
     migration). *have*: the document's fields, and ``done``, the names of the completed steps.
 
-    A migration goes through its phases in order. A request for an earlier phase yields no steps.
+    A migration goes through its phases in order. If *want* has an earlier phase than the current one, there are no
+    steps.
     """
     if want is None:
         have = have or {"done": (), "side": "source"}
@@ -66,7 +67,7 @@ class MigrationDriver:
     verbs: Mapping[str, Verb] = VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key* unchanged: requests name migrations by uuid."""
+        """Return *key* unchanged: it is the migration's uuid already."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
@@ -74,8 +75,8 @@ class MigrationDriver:
         stored migration, ``None`` for a new one.
 
         Before the migration begins, check that it can succeed. On the source, also add ``manifest``: the server's
-        requirements, which the target checks. After the begin, never go back: if ``phase`` in *want* is earlier than
-        the stored phase, keep the stored one.
+        requirements, which the target checks. After that, the phase never goes back: if ``phase`` in *want* is earlier
+        than the stored phase, the stored phase stays.
         """
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):

@@ -131,8 +131,8 @@ def _remove(task: Task) -> None:
 
 def _renewed(want: Fields, old: Fields) -> Fields:
     """Return a copy of the requested fields *want* without the values that must be computed again because the mode, the
-    addresses or the DHCP setting differ from the stored fields *old*. A value that differs from the stored one was
-    chosen by the caller, and stays."""
+    addresses or the DHCP setting differ from the stored fields *old*. A value in *want* that differs from the stored
+    one stays, because the caller has chosen it."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):

@@ -46,7 +46,7 @@ class ServerDriver:
     verbs: Mapping[str, Verb] = verbs.VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key* unchanged: requests name servers by name or uuid."""
+        """Return *key* unchanged: it is the server's name or uuid already."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
@@ -82,8 +82,8 @@ class ServerDriver:
                            "the migration again, then delete the server.", migration=migration)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
-        """Return a snapshot of all domains of the host, or only of the domain of *document*. DHCP leases and networks
-        are read when they are first used."""
+        """Return a snapshot of all domains of the host, or only of the domain of *document*. DHCP leases, volume
+        attachments and PCI devices are read when they are first used."""
         return servers.DomainsView(host, servers.domains_of_server(host, document.id) if document
                                    else host.hypervisor.domains())
 
@@ -158,7 +158,7 @@ class ServerDriver:
 
     def sweep(self, host: LocalHost) -> None:
         """Update libvirt's definitions of domains that were defined by an earlier agent or with other settings; the
-        change takes effect at the domain's next start. Nothing is removed.
+        change takes effect at the domain's next start. Unlike other drivers' ``sweep``, remove nothing.
 
         A definition is outdated if it lacks the backing files of disks or the names of taps, or if it differs from the
         settings for SPICE, CPU mode, memory in files or shared CPUs. Also store machine type versions that are not
@@ -177,7 +177,7 @@ class ServerDriver:
                     _define_anew(host, id)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return the folders and logical volumes of servers that no document refers to."""
+        """Return the folders and logical volumes of servers that have no document."""
         return own_disks.orphan_server_disks(host)
 
 
@@ -193,7 +193,7 @@ def _define_anew(host: LocalHost, id: str) -> None:
 
 def server_condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
     """Return the fields that describe the server's state: ``power_state``, ``status``, ``status_reason``; and ``held``,
-    true while the server must wait for the permission of its cloud to start. *domain*: the server's domain, ``None`` if
+    true while the server must not start until its control plane permits it. *domain*: the server's domain, ``None`` if
     it has none."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
     return _condition(document, power, document.state.get("rescue")

@@ -51,8 +51,8 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """The resource driver of volumes. The content of a volume is a file, or a volume in a storage pool, named by its
-    uuid."""
+    """The resource driver of volumes. The content of a volume is a file or a volume in a storage pool, and has the uuid
+    of Magnetar's volume as its name."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -107,8 +107,8 @@ class VolumeDriver(DocumentDriver):
         adoption.check_unused(host, document)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return the attachments of all volumes, to servers of this and of other hosts, as ``{volume: {server:
-        document}}``, by uuids."""
+        """Return the documents of the attachments of all volumes, to servers of this and of other hosts, as a dict
+        ``{volume: {server: document}}`` with uuids as keys."""
         holders_by_volume: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
             for holder in host.documents.list(noun):
@@ -118,8 +118,8 @@ class VolumeDriver(DocumentDriver):
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
         ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and, only while the
-        content moves between two pools, ``moving`` (the other pool, and the format of the content there). *snapshot*:
-        not used."""
+        content moves between two pools, ``moving`` (the pool that the field ``pool`` does not name, and the format of
+        the content in that pool). *snapshot*: not used."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
