@@ -107,7 +107,7 @@ class GuestAgent(Domains, Exports):
             self._copies.add(uuid)
 
     def copying(self, uuid: str) -> bool:
-        """Return whether another program is copying a disk of the domain."""
+        """Return whether a copy of a disk of the domain is running."""
         return uuid in self._copies
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:

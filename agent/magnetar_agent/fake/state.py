@@ -34,8 +34,9 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 @dataclass
 class FakeDomain:
     """A domain of the fake. *xml*: its definition; *live*: the XML of the running domain. *mirrors*: the running disk
-    copies by device name, each ``{path, xml, looks}``; *looks* counts how often the copy's progress was read. *tpm*:
-    the secret and the content of its TPM. *snapshots*: the names of its internal snapshots."""
+    copies by device name, each ``{path, xml, looks}``: path and XML of the target disk, and how often the copy's
+    progress was read. *tpm*: the secret and the content of its TPM. *snapshots*: the names of its internal snapshots.
+    """
 
     xml: str
     state: str = OFF
@@ -62,7 +63,8 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """Return the name of the journal object that stores the DHCP reservation of *mac* in *network*."""
+    """Return the name of the journal object for the DHCP reservation (libvirt's element ``host``) of *mac* in
+    *network*."""
     return f"host {network} {mac}"
 
 
@@ -135,8 +137,9 @@ class State:
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
         """Hold the lock while the block changes the objects *names*: ``domain UUID``, ``network NAME``, ``host NETWORK
-        MAC`` or ``copies``. The block may append names to the yielded list. After the block, store all these objects,
-        release the lock, and deliver the new events to the listeners."""
+        MAC`` (a DHCP reservation) or ``copies`` (the domains of which a disk is being copied). The block may append
+        names to the yielded list. After the block, store all these objects, release the lock, and deliver the new
+        events to the listeners."""
         changed = list(names)
         with self._lock:
             yield changed
