@@ -87,8 +87,8 @@ def guest_cpu(hardware: Mapping[str, Any], virt_type: str, requested_mode: CpuMo
     """Return the CPU for the domain of a server.
 
     *hardware*: the server's hardware fields, such as ``cpu_shares``. *virt_type*: kvm or qemu. *requested_mode*: the
-    CPU mode of the agent's settings; ``None``: ``HOST_MODEL`` with KVM, QEMU's default CPU under emulation. CPU shares
-    are passed to libvirt unchanged: they become ``cpu.shares`` with cgroup v1, ``cpu.weight`` with v2.
+    CPU mode of the agent's settings; ``None``: ``HOST_MODEL`` with KVM, QEMU's default CPU under emulation. Libvirt
+    gets the number of CPU shares unchanged, whether it becomes ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2).
     """
     hidden = hardware.get("hide_hypervisor_id", False)
     counts = [hardware.get(f"cpu_{name}") for name in Topology._fields]

@@ -85,9 +85,9 @@ def volume_bus(hardware: Mapping[str, Any]) -> str:
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return a copy of the config drive *disk* on the bus of the server's local disks, with a device name such as sdf,
-    after the names of these disks. Return *disk* unchanged if that bus is virtio or IDE. *hardware*: the server's
-    hardware fields."""
+    """Return a copy of the config drive *disk* on the bus of the server's local disks, with the letter f in the device
+    name, such as sdf, because the local disks have earlier letters. Return *disk* unchanged if the bus of the local
+    disks is virtio or IDE. *hardware*: the server's hardware fields."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 

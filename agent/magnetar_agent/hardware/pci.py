@@ -57,10 +57,10 @@ class PciDevice(NamedTuple):
     function's physical function. *own_class*, *own_traits*: resource class and traits from the settings. *live*: the
     device supports live migration.
 
-    *physical_network*: the network that the NIC is connected to. *trusted*: servers may request trusted mode. *vdpa*:
-    the character device of its vDPA device, such as ``vhost-vdpa-0``. *remote*: its identity on a SmartNIC. Aliases
-    never match a device with *vdpa* or *remote*. *card*: the network device of the physical function, for a virtual
-    function that is a NIC without OVN.
+    *physical_network*: the network that the device is connected to, if it is a NIC. *trusted*: servers may request
+    trusted mode. *vdpa*: the character device of its vDPA device, such as ``vhost-vdpa-0``. *remote*: its identity on a
+    SmartNIC. Aliases never match a device with *vdpa* or *remote*. *card*: the network device of the physical function,
+    for a virtual function that is a NIC without OVN.
     """
 
     address: str
@@ -222,8 +222,9 @@ def vdpa_devices(sysfs: Path) -> dict[str, str]:
 
 
 def representor_of(sysfs: Path, address: str) -> str:
-    """Return the name of the representor, the host's network device for the virtual function at *address* while its
-    card is in switchdev mode; empty otherwise. *sysfs*: the path of /sys."""
+    """Return the name of the representor of the virtual function at *address*: the network device by which the host
+    reaches the function. Empty if there is none, as for a card that is not in switchdev mode. *sysfs*: the path of
+    /sys."""
     of, net = card_of_function(sysfs, address), sysfs / "class/net"
     switch = sysfs_text(net / of.card / "phys_switch_id") if of else ""
     if of is None or not switch:

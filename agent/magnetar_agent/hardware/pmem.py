@@ -65,9 +65,9 @@ _NOTHING = (Path(), 0, 0)
 
 
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Return path, size in KiB and alignment (0) of the file at *path*, which is used as a namespace; ``_NOTHING`` if
-    it is missing or in *known_files*. *known_files*: (device, inode) of the files used so far, to which the file is
-    added, so that a file with two names is not given to two servers."""
+    """Return path, size in KiB and alignment (0) of the file at *path*, which is used as a namespace, and add the file
+    to *known_files*: (device, inode) of the files used so far. Return ``_NOTHING`` if the file is missing or in
+    *known_files* already, so that a file with two names is not given to two servers."""
     try:
         status = path.stat()
     except OSError:
