@@ -35,8 +35,8 @@ class BackgroundReads(Generic[T]):
         self._lock = threading.Lock()
 
     def latest(self, reads: Mapping[str, Callable[[], T]]) -> dict[str, tuple[T | None, float]]:
-        """Return (newest value, seconds since its running read began) by name. Before that, start those of *reads*
-        (functions by name, which must not raise) whose values are too old, and wait for running reads.
+        """Start those of *reads* (functions by name, which must not raise) whose values are too old, and wait for
+        running reads. Return, by name, the newest value and the seconds since the running read began.
 
         The value is ``None`` if no read has ended yet. The seconds are 0.0 if no read is running.
         """

@@ -33,7 +33,7 @@ _MAKING = threading.Lock()
 
 class DiskFolder(NamedTuple):
     """The shared folder at *path* for the disks of several hosts' servers. *id*: the uuid of the folder, stored in it.
-    *owner*: the uuid of this host, which marks its servers' disks in the folder."""
+    *owner*: the uuid of this host, recorded in the folder as the owner of the disks of this host's servers."""
 
     path: Path
     id: str

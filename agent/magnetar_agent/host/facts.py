@@ -62,8 +62,8 @@ def image_cache_gb(host: LocalHost) -> int:
 
 
 def host_facts(host: LocalHost) -> dict[str, Any]:
-    """Return the facts of ``LocalHypervisor.host``. ``disk_encryption`` is empty if the settings put root disks into a
-    storage pool, where encryption is not possible."""
+    """Return the facts about the host from ``LocalHypervisor.host``. ``disk_encryption`` is empty if the settings put
+    root disks into a storage pool, where encryption is not possible."""
     facts = host.hypervisor.host()
     return facts | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else facts
 

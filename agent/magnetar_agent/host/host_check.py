@@ -23,9 +23,8 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 
 def print_host_check(socket: str, needed: Collection[str]) -> int:
     """Print for each feature of the host whether it works, as reported by the agent at the unix *socket*. Return the
-    exit status: 1 if a required feature does not work, otherwise 0. Libvirt, local disks and port security are always
-    required; the features in *needed* are required too, and injection and the shared folder of disks if the settings
-    use them."""
+    exit status: 1 if a required feature does not work, otherwise 0. Required are: always libvirt, local disks and port
+    security; injection and the shared folder of disks if the settings use them; and the features in *needed*."""
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False

@@ -39,8 +39,9 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The observed state of a libvirt domain. *owned*: it has Magnetar's metadata with the same *uuid*. *adopted*:
-    another program has defined it, and Magnetar never changes its definition.
+    """The observed state of a libvirt domain. *owned*: its metadata has Magnetar's element with the domain's own *uuid*
+    (a clone has the original's). *adopted*: it is owned, but another program has defined it, so Magnetar never changes
+    its definition.
 
     *reason* is the cause of the state: ``guest`` (the guest shut itself down), ``outside`` (another program destroyed
     it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
@@ -236,8 +237,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
         """Remove a stopped domain's definition, managed save, TPM state, and UEFI variables unless *keep_nvram*. An
-        adopted domain's TPM state and UEFI variables stay. Raises ``Conflict`` when another program defined the domain.
-        Does nothing for a missing domain."""
+        adopted domain's TPM state and UEFI variables stay. Raises ``Conflict`` when another program defined the domain
+        and Magnetar has not adopted it. Does nothing for a missing domain."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Start a stopped domain, or restore a suspended one. *paused*: do not let its CPUs run yet. *secret*: the
@@ -285,8 +286,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         ``detached`` reports the release. May be repeated, and does nothing for a missing device."""
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        """Tell a running domain that its disk with the device name *target* has *size* bytes now; QEMU grows a file
-        accordingly."""
+        """Tell a running domain that its disk with the device name *target* has *size* bytes now; if the disk is a
+        file, QEMU grows the file."""
 
     # Mediated devices -------------------------------------------------------------------------------------------
     def mdevs(self) -> list[Mdev]:
@@ -368,8 +369,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
         """Serve the disk of *export* over NBD (qemu-nbd) at its unix socket until ``unserve``. Return when clients can
-        connect. A server that dies is restarted. If an export with this id is served already, do nothing if it is
-        equal; otherwise replace its server, which disconnects its clients."""
+        connect. A server that dies is restarted. Do nothing if *export* is served already. If a different export with
+        the same id is served, replace that export's server, which disconnects the clients."""
 
     def serving(self, id: str) -> Export | None:
         """Return the export with the id *id* if its NBD server runs; otherwise ``None``."""
@@ -418,7 +419,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
     # Statistics -----------------------------------------------------------------------------------------------------
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         """Return the usage of an active domain since its start; ``None`` when it is off. Raises ``Conflict`` when
-        another program defined the domain.
+        another program defined the domain and Magnetar has not adopted it.
 
         The result has the fields ``virt_type``; ``uptime`` in s; ``cpus``: list of ``{id, time}``, time in ns;
         ``memory``: KiB, with the names of virDomainMemoryStats and ``maximum``; ``disks``: list of ``{device}`` with

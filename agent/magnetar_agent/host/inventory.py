@@ -83,8 +83,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:
     """Return ``path``, ``id``, ``owner`` and ``reason`` of the shared folder for servers' disks; ``None`` if the
-    settings have no shared folder. ``reason``: why the folder cannot be used, "" if it can. The folder's size is left
-    out, because it changes often."""
+    settings have no shared folder. ``owner``: the uuid of this host. ``reason``: why the folder cannot be used, "" if
+    it can. The folder's size is left out, because it changes often."""
     report = report_disk_folder(host)
     return report and {name: report[name] for name in ("path", "id", "owner", "reason")}
 
@@ -119,9 +119,9 @@ def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
 
 def host_orphans(drivers: Drivers, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
     """Return the domains and files on this host that Magnetar created and that belong to no document: ``domains``
-    (names with uuids) and ``files`` (paths). There should be none. They are reported for an operator, and never
-    removed. If servers' disks are RBD images, also return ``shared``: images in the Ceph pool that belong to no server
-    of this host, but may belong to a server of another host. *domains*: all domains of the host by uuid."""
+    (names with uuids) and ``files`` (paths). Such orphans should not exist; they are reported for an operator, and
+    never removed. If servers' disks are RBD images, also return ``shared``: images in the Ceph pool that belong to no
+    server of this host, but may belong to a server of another host. *domains*: all domains of the host by uuid."""
     known_ids = {d.id for d in drivers.host.documents.peek("server")} | arriving_servers(drivers.host)
     unknown = {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known_ids),

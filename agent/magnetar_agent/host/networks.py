@@ -87,8 +87,8 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class NetworkSeen:
-    """The observed state of a libvirt network. *owned*: it has Magnetar's metadata. *cidrs*: the IPv4 networks that its
-    DHCP server serves."""
+    """The observed state of a libvirt network. *owned*: it has Magnetar's metadata, so Magnetar has created it.
+    *cidrs*: the IPv4 networks that its DHCP server serves."""
 
     uuid: str
     name: str
@@ -156,9 +156,9 @@ class Port:
     server assigns to the NIC. *not_from*: addresses of the host, never permitted as source. *secure*: if false, all
     frames pass.
 
-    *switched*: the tap is in Open vSwitch and OVN filters; the host's network stack drops all traffic from the tap.
-    *groups*: sorted ids of the security groups that limit the NIC's traffic; ``None``: no limit. *resolver*: the
-    address of the host's DNS server for the guest.
+    *switched*: the tap is in Open vSwitch, where OVN does the filtering; the host's network stack drops all traffic
+    from the tap. *groups*: sorted ids of the security groups that limit the NIC's traffic; ``None``: no limit.
+    *resolver*: the address of the host's DNS server for the guest.
     """
 
     tap: str
@@ -251,8 +251,8 @@ class HypervisorNetworks(Protocol):
         ``reason`` in the result says why the bridge cannot be used."""
 
     def filter_switch(self, bridge: str) -> None:
-        """Make the Open vSwitch bridge *bridge* drop router advertisements that OVN has marked, and restore this rule
-        after each restart of Open vSwitch or ovn-controller. Return immediately."""
+        """Make the Open vSwitch bridge *bridge* drop router advertisements that OVN has marked because the guest must
+        not send any, and restore this rule after each restart of Open vSwitch or ovn-controller. Return immediately."""
 
     def switch_unfiltered(self) -> str:
         """Return why the rule of ``filter_switch`` is not in effect; "" if it is, or if ``filter_switch`` was never

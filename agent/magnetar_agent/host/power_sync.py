@@ -81,9 +81,9 @@ class PowerSync:
         self.settled = threading.Event()
 
     def hold(self) -> None:
-        """After a reboot of the host, mark the servers that belong to a control plane and ran before as held: they must
-        not start until the control plane permits it, because it may have evacuated them. Must be called before any
-        server is started."""
+        """After a reboot of the host, mark as held the servers that ran before and belong to a control plane: they must
+        not start until the control plane permits it, because the control plane may have evacuated them to another host.
+        Must be called before any server is started."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
             if CLOUD in document.state and not document.deleting and (
                     document.state.get("unfinished") or _resumes(document)):
@@ -184,7 +184,7 @@ class PowerSync:
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
         """Remove the recorded reason of the last stop from the document of a server that runs again. *reason*: the
-        cause of the domain's current state; with ``io-error`` nothing is removed."""
+        cause of the domain's current state; with ``io-error`` the guest is paused, so nothing is removed."""
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
@@ -252,9 +252,9 @@ class PowerSync:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """Finish interrupted operations: first clean up interrupted images of servers, then finish deletions, then
-        creations and changes. Return the documents whose operations may take hours: the caller finishes these in the
-        background."""
+        """Finish interrupted operations: first clean up after interrupted creations of images from servers, then finish
+        deletions, then creations and changes. Return the documents whose operations may take hours: the caller finishes
+        these in the background."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -292,9 +292,9 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish the changes of the documents *later* in background operations. If a document contains the uuids of
-        earlier documents, such as a server those of its volumes, its operation first waits for the operations of these
-        documents."""
+        """Finish the changes of the documents *later* in background operations. If a document contains the uuid of a
+        document before it in the list (a server contains the uuids of its volumes), its operation first waits for the
+        operation of that document."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}
@@ -374,7 +374,7 @@ class PowerSync:
 
 def _resumes(document: Document) -> bool:
     """Return whether the server starts automatically after a reboot of the host: it ran before, has
-    ``resume_on_host_boot``, and its TPM can be unlocked without its user."""
+    ``resume_on_host_boot``, and its TPM can be unlocked without the server's user."""
     return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
 
 

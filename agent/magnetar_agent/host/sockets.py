@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
     """Return a socket bound to *path*, with mode 0660 and the group *gid* (-1: the process's). Raises ``OSError``.
-    Until the group is set, only the owner may use the socket: Linux gives the new file the mode of the socket's inode
-    (unix(7)), which is set before. A umask could do this too, but would apply to all threads of the process."""
+    Until the group is set, only the owner may use the socket: before the call of bind, the mode of the socket's inode
+    is set, and Linux gives the new file this mode (unix(7)). A umask would apply to all threads of the process."""
     unix_socket = socket.socket(socket.AF_UNIX)
     try:
         os.fchmod(unix_socket.fileno(), 0o600)

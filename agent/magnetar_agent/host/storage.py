@@ -243,7 +243,8 @@ class HypervisorStorage(Protocol):
         Raises ``HypervisorError`` if it does not exist, cannot be read, or the cluster has another FSID."""
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """Return the total and free bytes of the Ceph pool, from a cache that is at most a minute old."""
+        """Return the total and free bytes of the Ceph pool of the libvirt pool *pool*, from a cache that is at most a
+        minute old."""
 
 
 class HypervisorDisks(Protocol):
