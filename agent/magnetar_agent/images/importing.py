@@ -182,9 +182,10 @@ def _unpack(host: LocalHost, image: str, part: ContentPart, operation: Operation
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Convert the VMDK in *part*, new content of the image with the uuid *image*, to a qcow2 that replaces it; return
-    the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without access to other files. Raises
-    ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the same data several times."""
+    """Convert the VMDK in *part*, new content of the image with the uuid *image*, to a qcow2, and replace the VMDK by
+    the qcow2. Return the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without access to other files.
+    Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the same data several
+    times."""
     path, written = copy_paths(host, image)
 
     def report_progress(done: int, total: int) -> None:

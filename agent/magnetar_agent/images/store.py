@@ -199,9 +199,9 @@ class ImageStore:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """Return the path at which complete new content of the image with the uuid *image* waits, while the image still
-        has its old content. *checksum*: ``ALGORITHM:HEX``, from which the file name is made. The file need not exist.
-        """
+        """Return the path at which new content of the image with the uuid *image* is stored, after its download, until
+        it replaces the old content. *checksum*: ``ALGORITHM:HEX``, from which the file name is made. The file need not
+        exist."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
