@@ -115,8 +115,8 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, kept_door: str = "") -> None:
-        """Let the peers of *offer* connect from now on. It replaces an earlier offer with the same id: connections of
-        peers that the new offer does not name are closed, except connections to the endpoint *kept_door*."""
+        """Let the peers of *offer* connect from now on. *offer* replaces an earlier offer with the same id: connections
+        of peers that *offer* does not name are closed, except connections to the endpoint *kept_door*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != kept_door)

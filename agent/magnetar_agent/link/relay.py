@@ -41,8 +41,8 @@ def common_name(tls: ssl.SSLObject | None) -> str:
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One of the two ends of a relay, which copies bytes between two connections. Bytes received here are written to
-    the end *other*."""
+    """One of the two ends of a relay, which copies bytes between two connections. Bytes received at this end are
+    written to the end *other*."""
 
     def __init__(self) -> None:
         self.other: RelayEnd | None = None

@@ -16,7 +16,7 @@ LINE = 64 << 20
 
 class Rpc:
     """A connection for calls between two agents: each call and each answer is a line of JSON. If one agent closes the
-    connection, a call ends whose answer the other agent waits for."""
+    connection while the other waits for an answer, the other agent's call ends with ``Unreachable``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
