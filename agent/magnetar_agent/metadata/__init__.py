@@ -23,6 +23,7 @@ MOST_TAPS = 1 << 22
 
 
 def tap_addresses(number: int) -> tuple[str, str]:
-    """Return the IPv4 and IPv6 address that identify a guest's tap device in the metadata service: they replace the
-    destination address of the guest's requests. *number*: the number that the service has given to the tap."""
+    """Return the IPv4 and IPv6 address that identify a guest's tap device in the metadata service: nftables rules
+    replace the destination address of the guest's requests by them. *number*: the number that the service has given to
+    the tap."""
     return str(TAPS + number), str(TAPS6 + number)

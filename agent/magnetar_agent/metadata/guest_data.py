@@ -89,7 +89,7 @@ class NicAddress6:
 class GuestNic:
     """A NIC in network_data.json. *network*: the uuid or name that users know. *port*: the uuid of the Neutron port, if
     any. *type*: Nova's link type (bridge, ovs, hw_veb, phy). *routes*: pairs (network, gateway), without the default
-    route. *dns*: the name servers, which take precedence over that of *address*. *vlans*: pairs (VLAN tag, NIC) for a
+    route. *dns*: the name servers, which take precedence over ``address.dns``. *vlans*: pairs (VLAN tag, NIC) for a
     trunk."""
 
     mac: str

@@ -94,7 +94,7 @@ class GuestHttp:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle a new connection of a guest: answer the requests from *reader* on *writer* until the connection ends.
-        Close it immediately if there are too many connections."""
+        Close the connection immediately if there are too many connections."""
         guest = str(writer.get_extra_info("sockname")[0])
         if self._open[guest] >= OF_GUEST or self._open.total() >= OF_ALL:
             writer.transport.abort()

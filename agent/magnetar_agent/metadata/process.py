@@ -182,7 +182,7 @@ class Namespaces:
 
     def _make(self, name: str) -> tuple[Message, int]:
         """Run the command ``make``: create the network namespace *name*. Return an empty answer and the namespace's
-        descriptor, for the agent to put a device into it."""
+        descriptor, so that the agent can put a device into the namespace."""
         self._close(name)
         _checked(_libc.unshare(_NEW_NET))
         self._made[name] = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -190,7 +190,7 @@ class Namespaces:
 
     def _listen(self, name: str, seal: str) -> tuple[Message, None]:
         """Run the command ``listen``: configure the device that the agent has put into the namespace *name*, and listen
-        there. *seal*: the source MAC that valid requests have. Return the MAC of the device."""
+        in this namespace. *seal*: the source MAC that valid requests have. Return the MAC of the device."""
         _checked(_libc.setns(self._made[name], _NEW_NET))
         links, rules = steering.namespace_setup(seal)
         steering.run_network_program(["nft", "-f", "-"], rules)

@@ -47,7 +47,8 @@ TIMEOUT = 20.0
 @dataclass(frozen=True)
 class Steering:
     """The names of the kernel objects of one agent's metadata service, which differ between several agents on a
-    machine. *table*: of its nftables tables. *device*: the name prefix of its veth devices."""
+    machine. *table*: the name of the service's nftables tables. *device*: the name prefix of the service's veth
+    devices."""
 
     table: str
     device: str
