@@ -42,15 +42,15 @@ def unsettled_migration(host: LocalHost, server: str) -> str | None:
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the id of the migration that the server's document is marked with; ``None`` without a mark. A mark that
-    remained after its migration was removed from this host is ignored."""
+    """Return the id of the migration that moves the server, from the mark in the server's document; ``None`` without a
+    mark. A mark that remained after its migration was removed from this host is ignored."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
-    """Raise ``Conflict`` if the *server* is being migrated, because nothing else may change it. *id*: the uuid of a
-    migration that is permitted. *server*: ``None`` to do nothing."""
+    """Raise ``Conflict`` if the *server* is being migrated, because nothing else may change it. *id*: the uuid of the
+    caller's own migration, which is no reason for the error. *server*: ``None`` to do nothing."""
     mark = migration_of_server(host, server) if server is not None else None
     if server is not None and mark not in (None, id):
         raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "

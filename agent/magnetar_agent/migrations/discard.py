@@ -43,8 +43,8 @@ def discard_migration(host: LocalHost, key: str) -> None:
 
 
 def _at_source(host: LocalHost, document: Document) -> None:
-    """End the migration on the source. The server's document may stay marked: without the migration's document, the
-    mark has no effect."""
+    """End the migration on the source. The server's document may keep the mark that the server is being migrated:
+    without the migration's document, the mark has no effect."""
     host.links.cut(document.id)
     host.progress.pop(document.id, None)
     id = document.want["server"]

@@ -51,9 +51,9 @@ def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | 
 
 
 def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
-    """Remove the secrets of *server* (uuid) from libvirt if ``lend_server_keys`` stored them for the connection *talk*;
-    ``None``: unless this process of the agent stored them, so that only secrets of an earlier process are removed.
-    Errors are ignored, because a libvirt that has stopped has no secrets any more."""
+    """Remove the secrets of *server* (uuid) from libvirt if ``lend_server_keys`` stored them for the connection *talk*.
+    With ``None``, remove them if an earlier process of the agent stored them, but not if this process did. Errors are
+    ignored, because a libvirt that has stopped has no secrets any more."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return

@@ -160,8 +160,8 @@ def _mark(task: Task) -> Document:
 
 # The move ---------------------------------------------------------------------------------------------------------
 def move_server(task: Task) -> None:
-    """Send the server to the target. If that fails and the guest is still here, remove the migration's mark from the
-    server's document, and let the guest run."""
+    """Send the server to the target. If that fails and the guest is still here, remove from the server's document the
+    mark that the server is being migrated, and let the guest run."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)
@@ -310,7 +310,7 @@ class _Move:
 
     def _wake(self) -> None:
         """Resume a live guest that an earlier attempt left paused on this host. The target must have removed its copy
-        before."""
+        of the guest before."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)

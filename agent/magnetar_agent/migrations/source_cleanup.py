@@ -126,8 +126,8 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration on the source: remove the migration's mark from the server's document, and start or resume the
-    guest if the document requests a running server."""
+    """End the migration on the source: remove from the server's document the mark that the server is being migrated,
+    and start or resume the guest if the document requests a running server."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.abort_stale_job(document.want["server"])

@@ -36,7 +36,7 @@ def target_manifest(manifest: Fields) -> Fields:
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
     """Return the NICs *networks*, each with its network card (``card``) on the target instead of the one on the source.
-    *manifest*: its ``cards`` contains the target's card for the MAC of each NIC that has a card."""
+    *manifest*: its ``cards`` maps the MAC of each NIC that needs a card to the card on the target."""
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]

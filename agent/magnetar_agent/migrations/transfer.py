@@ -248,7 +248,7 @@ def _lost_file(path: Path) -> HypervisorError:
 
 def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
     """Receive all frames of a file from *talk* and write them to *place*. Return the size of the file. *end*: the end
-    of the data that is already there. *sure*: called with the end offset whenever data has been flushed to disk."""
+    of the data that the file has already. *sure*: called with the end offset whenever data has been flushed to disk."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))
