@@ -170,8 +170,8 @@ class Documents:
         return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """Return a copy of the document with the uuid or else the name *key*, for a new reference to it; ``None`` if
-        there is none or its resource is being deleted. Raises ``Ambiguous``."""
+        """Return a copy of the document with the uuid or else the name *key*, for another resource that will refer to
+        it; ``None`` if there is no such document or its resource is being deleted. Raises ``Ambiguous``."""
         document = self.find(kind, key)
         return None if document is None or document.deleting else document
 

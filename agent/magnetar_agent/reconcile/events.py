@@ -103,8 +103,8 @@ class _Journal:
         """Return the recorded answer of the request *request_id* if its event is done; ``None`` if the event must be
         performed. *entry*: the request's event, arguments and server.
 
-        *again*: whether the event may be repeated if a crash has interrupted it; if not, raise ``Conflict`` for such an
-        event. Also raise ``Conflict`` if the request id was used for another event.
+        *again*: whether the event may be repeated if a crash has interrupted it; if not, raise ``Conflict`` for an
+        interrupted event. Also raise ``Conflict`` if the request id was used for another event.
         """
         try:
             recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())

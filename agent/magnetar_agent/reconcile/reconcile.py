@@ -157,8 +157,8 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Return a document for a new resource. *locks*: a stack of context managers, to which the locks of its uuid
-        and, if names are unique, of its name are added."""
+        """Return a document for a new resource. Add the locks of the resource's uuid and, if names are unique, of its
+        name to *locks*, a stack of context managers."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun
@@ -215,8 +215,8 @@ class _Change(Change):
         return self.result(steps, changes, self._show_document(predicted))
 
     def _continues(self, document: Document) -> bool:
-        """Return whether the request continues an unfinished change of *document*: the caller planned the request and
-        that change for the same revision."""
+        """Return whether the request continues an unfinished change of *document*: both have the same option
+        ``revision`` (the resource's revision when the caller planned the change in a dry run)."""
         planned = self.permissions.get("revision")
         return planned is not None and "unfinished" in document.state and document.state.get(PLANNED) == planned
 
@@ -305,7 +305,8 @@ class _Change(Change):
             raise
 
     def _note_revision(self, document: Document) -> None:
-        """Store in *document* the revision for which the caller planned this change, until the change is finished."""
+        """Store in *document*, until the change is finished, the request's option ``revision``: the resource's revision
+        when the caller planned the change in a dry run."""
         document.state.pop(PLANNED, None)
         if self.permissions.get("revision") is not None:
             document.state[PLANNED] = self.permissions["revision"]
@@ -313,7 +314,7 @@ class _Change(Change):
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
         """Remove the old resource by the steps *old*, and add the verbs of these steps to *begun*. Return the steps
         that create the resource of *new* in its place. The lock ``CHOICES`` is released during the removal, which may
-        take long, so *new* is completed again afterwards."""
+        take long, so ``_choose`` completes the fields of *new* again afterwards."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         self._note_revision(task.document)
         task.keep()

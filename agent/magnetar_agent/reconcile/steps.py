@@ -123,8 +123,8 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
     """Return the ``Cancelled`` error for a cancelled change. *begun*: the verbs that may have changed something. If no
-    data is lost yet, first restore the resource to its old document *former*; otherwise the next call continues the
-    change. The error's message says which of these happens."""
+    data is lost yet, first restore the resource to its old document *former*; otherwise the next request for this
+    resource continues the change. The error's message says which of these happens."""
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)

@@ -45,8 +45,8 @@ class Task:
         self.noted = False
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
-        """Record that the document has changed, without writing it now: after a crash of the agent, the verb is only
-        repeated. The document is written by the next ``keep`` or ``keep_notes``.
+        """Record that the document has changed, without writing it now: if the agent crashes before the write, the only
+        effect is that the verb is repeated. The document is written by the next ``keep`` or ``keep_notes``.
 
         *folder*: a folder in which the verb has created files; it is flushed to disk before the document is written.
         *files*: the files in it that are not flushed yet. Flushing the files of several verbs together takes hardly
@@ -60,7 +60,7 @@ class Task:
     def keep_notes(self) -> None:
         """Write the document without flushing it, if ``note`` has recorded a change. Called before the guest starts:
         after a crash of the agent, the next agent knows the change. After a loss of power the former document is back.
-        That is correct, because the guest is off, and the verbs are repeated."""
+        That is correct, because the guest is then off too, and the verbs are repeated."""
         if self.noted:
             self.keep(durable=False)
 
