@@ -108,7 +108,7 @@ def power_cycle(call: EventCall) -> None:
 
 def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation: Operation) -> bool:
     """Wait until the guest has rebooted, at most as long as a shutdown may take. Return whether it has. *reboot_count*:
-    the number of its reboots before the request."""
+    the number of the guest's reboots before the request."""
     id, deadline = document.id, time.monotonic() + shutdown.shutdown_seconds(host, document)
     while host.reboots.get(id, 0) == reboot_count:
         if time.monotonic() >= deadline:
@@ -201,9 +201,9 @@ class ChangePasswordArgs(Kind):
 
 
 def change_guest_password(call: EventCall) -> Fields:
-    """Have the guest agent set a password (Nova's changePassword). The password is not stored. It replaces a password
-    that still waits for the guest agent. The server's lock is not held meanwhile, so a guest that does not answer
-    blocks no other calls. Return ``{}``: no additional fields for the API response."""
+    """Have the guest agent set a password (Nova's changePassword). The new password is not stored. It replaces an
+    earlier password that still waits for the guest agent. The server's lock is not held meanwhile, so a guest that does
+    not answer blocks no other calls. Return ``{}``: no additional fields for the API response."""
     user, password = call.args["user"], call.args["password"]
     with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
@@ -234,8 +234,8 @@ def detach_share_folder(call: EventCall) -> Fields:
 
 def _change_shares(call: EventCall, share: str | None) -> None:
     """Record in the server's document that *share* (its name) is attached under the mount tag in the arguments;
-    ``None``: that no share is. If the server is stopped, also update its domain definition and config drive. May be
-    repeated."""
+    ``None``: record that no share has this mount tag. If the server is stopped, also update its domain definition and
+    config drive. May be repeated."""
     host, document, state = call.host, call.document, call.state()
     shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)
@@ -307,9 +307,9 @@ class EventAction:
     """An action of a server, such as reboot. *rule*: declares its arguments. *act*: performs it and returns additional
     fields for the API response.
 
-    *again*: returns whether a call with these arguments may be repeated after a crash. *lock*: which lock on the server
-    the caller holds during the action: ``server``, or another one if the action itself takes the lock ``server`` only
-    when it needs it.
+    *again*: returns whether a call with these arguments may be repeated after a crash. *lock*: the type of the server's
+    lock that the caller holds during the action: ``server``, or another type if the action itself takes the lock
+    ``server`` for a part of its work.
     """
 
     rule: type[Kind]

@@ -141,8 +141,8 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 @dataclass
 class _PendingPassword:
     """A server whose document has the state field ``admin_pass``: a password that waits for the guest agent. *until*:
-    when it expires. *due*: time of the next attempt. *looked*: time of the last attempt. *aside*: whether another
-    password is being set."""
+    when it expires. *due*: time of the next attempt. *looked*: time of the last attempt. *aside*: whether the password
+    must wait, because another one is being set now."""
 
     until: float
     due: float

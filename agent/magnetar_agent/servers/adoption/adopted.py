@@ -47,8 +47,8 @@ def check_event(document: Document, name: str) -> None:
 
 
 def check_reboot(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if the domain of an adopted server is missing, would disappear when stopped, or lacks
-    Magnetar's mark. Called before a reboot; nothing is changed."""
+    """Raise ``Conflict`` if the domain of an adopted server is missing, would disappear when stopped, or lacks the
+    metadata element that marks it as a server of Magnetar. Called before a reboot; nothing is changed."""
     have = observe_adopted(host, document, host.hypervisor.domain(document.id))
     list(adoption.plan_adopted({**document.want, "power": OFF}, have))
     if have.get("unmarked"):

@@ -94,8 +94,9 @@ def _of_disks(host: LocalHost, candidate: DomainCandidate, users: Users) -> Iter
 
 
 def _others(users: Users, path: str, uuid: str, is_shared: bool) -> list[str]:
-    """Return the names of other domains that use the file at *path*. Leave out harmless uses (read-only, shareable) if
-    the domain's own use *is_shared* too. *users*: uses by path. *uuid*: of the domain itself."""
+    """Return the names of the domains that use the file at *path*, except the domain *uuid*. If the use by the domain
+    *uuid* is harmless itself (*is_shared*: read-only or shareable), leave out other harmless uses. *users*: uses by
+    path."""
     return [name for name, other, harmless in users.get(path, ()) if other != uuid and not (harmless and is_shared)]
 
 

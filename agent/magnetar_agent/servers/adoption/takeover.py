@@ -96,7 +96,7 @@ def mark_domain(task: Task, follows: bool = False) -> None:
 
 
 def unmark_domain(task: Task) -> None:
-    """Remove Magnetar's mark from the domain of the task's document."""
+    """Remove the metadata element that marks the domain of the task's document as a server of Magnetar."""
     task.host.hypervisor.unmark(task.document.id)
 
 

@@ -196,8 +196,8 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     """Choose the uuid of the volume to create for *made*, an item of the block device mapping: the requested one, or a
-    random one. An existing server (uuid *id*) always gets a random one. Check that the pool is usable. *field*: the
-    item's path, for errors."""
+    random one. For an existing server (uuid *id*), the volume's uuid is always random. Check that the pool is usable.
+    *field*: the item's path, for errors."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
@@ -335,9 +335,9 @@ def _attach(host: LocalHost, document: Document, item: Fields) -> None:
 
 
 def free(task: Task) -> None:
-    """Detach the volumes of a server that is being deleted. Delete the volumes with ``delete_on_termination``, except
-    those that the recreated server uses. If the creation of the server failed, instead delete all volumes that were
-    created with the server."""
+    """Detach the volumes of a server that is being deleted. Delete the volumes with ``delete_on_termination``; if the
+    server is then created again, keep those that the new server uses. If the creation of the server failed, instead
+    delete all volumes that were created with the server."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
     surviving_volumes = {block_device["volume"] for block_device in volume_block_devices(
@@ -386,7 +386,8 @@ def _remove_all(task: Task, made: Iterable[str]) -> None:
 
 
 def _remove(task: Task, volume: Document) -> None:
-    """Remove a volume and its content. The document is marked first, so that the removal is finished after a crash."""
+    """Remove a volume and its content. The volume's document is first marked as deleting, so that the removal is
+    finished after a crash."""
     volume.deleting = True
     task.host.documents.write(volume)
     content.remove_volume_content(task.host, volume)

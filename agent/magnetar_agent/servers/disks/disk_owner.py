@@ -124,7 +124,7 @@ def must_leave_disks(host: LocalHost, document: Document) -> bool:
 
 def leave_disks(host: LocalHost, document: Document) -> bool:
     """Return whether the server's disks must not be deleted, as ``must_leave_disks`` does. If the reason is an
-    unconfirmed evacuation, make their former host the owner again."""
+    unconfirmed evacuation, make the server's former host the owner of the disks again."""
     if not must_leave_disks(host, document):
         return False
     folder, former, place = find_disk_folder(host), document.state.get(ADOPTED), server_folder(host, document.id)

@@ -39,7 +39,8 @@ def is_wanted(want: Fields) -> bool:
 def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_format: str,
                         image: Document | None) -> None:
     """Complete the requested fields *desired* of a server: seal the disk key (encrypt it with the host's key), and
-    choose the format of the root disk. *old*: the stored fields, empty for a new server. *root_format*: as requested.
+    choose the format of the root disk. *old*: the stored fields, empty for a new server. *root_format*: the requested
+    format of the root disk.
 
     Raises ``InvalidField`` for fields that an encrypted server cannot have, for a change of the encryption, and for an
     *image* with encrypted content that the server's key cannot decrypt.
