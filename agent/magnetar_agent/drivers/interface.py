@@ -147,7 +147,7 @@ class InterfaceDriver(DocumentDriver):
 
 def nic_uuid(server: str, mac: str) -> str:
     """Return the uuid of the NIC with the MAC address *mac* of the server with the uuid *server*. The uuid is computed
-    from *server* and *mac* (uuid5), so it is always the same."""
+    from *server* and *mac* (uuid5), so the same NIC always has the same uuid."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{mac}"))
 
 
