@@ -93,8 +93,8 @@ class Storage(Exports):
             return total, max(0, total - _used(folder))
 
     def pool_identity(self, pool: str) -> str:
-        """Return the real path of the pool's folder, without symbolic links. Hosts share a pool if this path is the
-        same on both."""
+        """Return the real path of the pool's folder, without symbolic links. Two hosts share a pool if this path is the
+        same on both hosts."""
         with self._call("pool_identity"):
             return str(self._there(pool).resolve())
 
