@@ -93,6 +93,6 @@ class Rpc:
 
 def lost_connection_error(error: OSError | None) -> Unreachable:
     """Return the ``Unreachable`` error for a broken connection to another agent. *error*: the cause, ``None`` if the
-    other agent closed it."""
+    other agent closed the connection."""
     why = f" ({error.strerror})" if error and error.strerror else ""
     return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")
