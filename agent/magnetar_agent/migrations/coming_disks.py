@@ -79,9 +79,9 @@ def _size(manifest: Fields) -> int:
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
     """Remove the source's location of the disks (their storage pool) from *server*, the server's document from the
-    source. If *earlier*, the document of an earlier attempt, has a location on this host, store this location instead,
-    because that attempt may have created disks there. The location of RBD images is the same on both hosts, and stays.
-    """
+    source. If *earlier*, the server's document from an earlier attempt of the migration, has a location on this host,
+    store this location instead, because that attempt may have created disks there. The location of RBD images is the
+    same on both hosts, and stays."""
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)
@@ -93,9 +93,10 @@ def prepare_target_disks(host: LocalHost, document: Document, server: Document, 
     """Prepare the folder and logical volumes of an incoming server. *line*: the source's call ``begin``, with files and
     disks.
 
-    Return how many bytes of each file this host has already from an earlier attempt, by file name; ``None`` for a
-    complete file. Files that have changed on the source since count as 0. Files that are not in *line* are removed.
-    Disks that both hosts share are not changed. The migration's *document* records the location of logical volumes.
+    Return how many bytes of each file this host has already from an earlier attempt of the migration, by file name;
+    ``None`` for a complete file. Files that have changed on the source since count as 0. Files that are not in *line*
+    are removed. Disks that both hosts share are not changed. The migration's *document* records the location of logical
+    volumes.
     """
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]

@@ -40,8 +40,9 @@ class Logs:
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
     def send_rest(self, talk: Rpc) -> None:
-        """Send the output that was logged since ``send`` over *talk*. The target appends it to its log before the guest
-        runs there. Log files that were rotated meanwhile are sent as parts of one file."""
+        """Send the output that was logged since ``send`` over *talk*. The target appends this output to its own log
+        file before the guest runs on the target. Log files that were rotated meanwhile are sent as parts of one file.
+        """
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():

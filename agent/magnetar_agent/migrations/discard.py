@@ -29,8 +29,8 @@ EVENT = "discard"
 
 def discard_migration(host: LocalHost, key: str) -> None:
     """Abandon the migration *key* (uuid or name) on this host, without asking the other host. If the server belongs to
-    this host, it stays and can be deleted; otherwise its incomplete copy is removed. Repeating the call is safe. Does
-    nothing for a completed migration. Raises ``NotFound`` if this host has no such migration."""
+    this host, the server stays and can be deleted; otherwise the server's incomplete copy is removed. Repeating the
+    call is safe. Does nothing for a completed migration. Raises ``NotFound`` if this host has no such migration."""
     migration = host.documents.find("migration", key)
     if migration is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

@@ -407,9 +407,9 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Ask the target over *talk* whether its copy of the guest is complete; if so, make the target the owner of the
-        server, whereupon the target resumes the guest. Return whether the copy is complete. The guest must be off on
-        this host."""
+        """Ask the target over *talk* whether its copy of the guest is complete. If so, make the target the owner of the
+        server; the target then resumes the guest. Return whether the copy is complete. The guest must be off on this
+        host."""
         if not talk.call("look")["arrived"]:
             return False
         if not self.shared:

@@ -99,7 +99,8 @@ def recover_source(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived there."""
+    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived on the
+    target."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "

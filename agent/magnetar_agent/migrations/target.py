@@ -215,7 +215,7 @@ def run_folder(host: LocalHost, id: str) -> Path:
 # The connection ---------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
     """Answer the source's calls on the connection *sock*. When the connection ends, remove from libvirt the keys that
-    the call ``ready`` stored there; a repeated migration stores them again."""
+    the call ``ready`` stored in it; if the migration is repeated, ``ready`` stores the keys again."""
     with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
@@ -356,8 +356,8 @@ def _not_arrived(document: Document) -> None:
 
 
 def _server(document: Document) -> Document:
-    """Return the server's document that the source sent with the call ``begin``. Its fields are checked like those of
-    an API request."""
+    """Return the server's document that the source sent with the call ``begin``. The document's fields are checked like
+    those of an API request."""
     sent_server = document.state["server"]
     fields = {name: sent_server["want"].get(name) for name in {f.name
                                                                for f in Server.settable()} & set(sent_server["want"])}

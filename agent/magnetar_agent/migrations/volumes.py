@@ -156,8 +156,8 @@ def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: 
 
 
 def _checked(migration: Document, sent_attachment: Fields) -> Document:
-    """Return the document of the volume attachment *sent_attachment*, which the source sent for *migration*. Its fields
-    are checked like those of an API request."""
+    """Return the document of the volume attachment *sent_attachment*, which the source sent for *migration*. The
+    attachment's fields are checked like those of an API request."""
     id, server = str(sent_attachment["id"]), migration.want["server"]
     settable = {f.name: sent_attachment["want"][f.name] for f in VolumeAttachment.settable()
                 if f.name in sent_attachment["want"]}
