@@ -83,7 +83,7 @@ def note_admin_password(document: Document) -> None:
 
 def forget_admin_password(document: Document) -> bool:
     """Remove from the document the password that waits for the guest agent, because another password or a new disk
-    replaces it. Return whether there was one; then the caller must write *document*."""
+    replaces it. Return whether such a password was removed; if so, the caller must write *document*."""
     return document.state.pop(NOTE, None) is not None
 
 

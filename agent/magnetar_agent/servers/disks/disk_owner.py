@@ -215,7 +215,7 @@ def _read(place: Path) -> Any:
 
 def _create(place: Path, record: Fields) -> Any:
     """Write the first *record* into the server's folder *place*, unless another host has written one before. Return the
-    record that is there."""
+    record that the folder then contains."""
     write_once(place / FILE, json.dumps(record).encode())
     return _read(place)
 
