@@ -119,7 +119,8 @@ def invalid_guest_answer(document: Document, command: str) -> GuestRefused:
 
 
 def _refusal(document: Document, command: str, reason: str) -> GuestRefused | NoGuestAgent:
-    """Return the error for a guest agent that refused *command*. *reason*: error text from the guest."""
+    """Return the error for a guest agent that refused *command*: ``NoGuestAgent`` if the agent is frozen, too old or
+    not allowed to execute it, otherwise ``GuestRefused``. *reason*: error text from the guest."""
     shown, whose = printable_guest_text(reason), f"The guest agent of server {document.name!r}"
     if "frozen" in reason:
         return NoGuestAgent(f"{whose} does nothing while the file systems are frozen, as for a copy of the disks. "

@@ -97,7 +97,7 @@ class GuestCommands:
 
     def status(self, document: Document, pid: int) -> Fields:
         """Return whether the program *pid* in the guest has ``exited``, and if so its exit code, signal and output. The
-        guest agent returns the result of a program only once."""
+        guest agent returns the result of a program only once; later calls raise ``GuestRefused``."""
         try:
             answer = self.agents.ask(document, "guest-exec-status", pid=pid)
         except NoGuestAgent as error:

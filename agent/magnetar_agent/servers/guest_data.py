@@ -57,8 +57,8 @@ def _key(host: LocalHost, want: Fields) -> dict[str, str]:
 
 
 def build_guest(host: LocalHost, document: Document) -> Guest:
-    """Return the data for the server's config drive and metadata service. For a server without a stored seed, each call
-    contains a new random seed, as in Nova's metadata service."""
+    """Return the data for the server's config drive and metadata service. If the document contains no random seed, each
+    call generates a new one, as in Nova's metadata service."""
     want, state = document.want, document.state
     usual = spec.arranged_disks(host, document, rescued=False)  # an unrescue does not write the drive again
     image = host.documents.get("image", want["image"]) if want["image"] else None

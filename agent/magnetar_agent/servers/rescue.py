@@ -39,8 +39,8 @@ DRIVE = PREFIX + "config.iso"
 
 def complete_rescue(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
     """Return the requested rescue as ``{"image": uuid, …}``, by default with the server's own image; ``None`` if no
-    rescue is requested. *document*: the existing server; ``None`` for a new one. If this server is already rescued, its
-    rescue image may have been removed meanwhile."""
+    rescue is requested. *document*: the existing server; ``None`` for a new one. A request for the rescue that the
+    server already has is valid even if the rescue image has been removed meanwhile."""
     requested: Fields | None = want.get("rescue")
     recorded: Fields | None = document.want.get("rescue") if document else None
     if requested is None or requested == recorded:
@@ -124,9 +124,9 @@ def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
 
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the observed state of the server's rescue: *rescue*, image and device of the existing rescue disk or
-    ``None``; *rescue_left*, whether the document still lists a rescue disk; *rescue_drive*, whether the rescue's config
-    drive must still be written; *rescued*, whether the *domain* boots from the rescue disk."""
+    """Return the observed state of the server's rescue as a dict: ``rescue`` (image and device of the existing rescue
+    disk, or ``None``), ``rescue_left`` (whether the document still lists a rescue disk), ``rescue_drive`` (whether the
+    rescue's config drive must still be written), and ``rescued`` (whether the *domain* boots from the rescue disk)."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()
@@ -174,8 +174,8 @@ def _drop(task: Task) -> None:
 
 def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
     """Return the boot disks of a server that is rescued in the default mode: the rescue disk, then *root*, its root
-    disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *place*: its folder.
-    *key*: the key to encrypt the rescue disk with; ``None`` for no encryption."""
+    disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *place*: the server's
+    folder. *key*: the key to encrypt the rescue disk with; ``None`` for no encryption."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
@@ -191,7 +191,7 @@ def rescue_drive_name(state: Fields, usual: str) -> str:
 
 def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
     """Return the rescue disk of a server that is rescued in stable device mode: an additional disk that boots first.
-    *state*: the server's state fields. *place*: its folder. *key*: the key of an encrypted disk."""
+    *state*: the server's state fields. *place*: the server's folder. *key*: the key of an encrypted disk."""
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)

@@ -106,10 +106,11 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None, kept: bool) -> Document | None:
-    """Return the document of the image with the name or uuid *reference*; ``None`` if *reference* is ``None``. If the
-    image of the existing server *document* was removed, return ``None`` if *reference* is that image's uuid, and a
-    substitute (``_removed_image``) if it is that image's name. *kept*: the server already has disks, so the image may
-    be missing on this host."""
+    """Return the document of the image with the name or uuid *reference*; ``None`` if *reference* is ``None``. *kept*:
+    the server already has disks, so the image may be missing on this host.
+
+    The image of the existing server *document* may have been removed since. Then return ``None`` if *reference* is its
+    uuid, and a substitute (``_removed_image``) if *reference* is its name."""
     if reference is None:
         return None
     if kept and document is None:
@@ -267,9 +268,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fie
 
 
 def nic_plug(nic: Fields, field: str) -> Plug:
-    """Return what *nic* is connected to, as a tuple (network, bridge, OVN port, host devices) of names, with ``None``
-    for those that are not set. Raises ``InvalidField`` naming *field* unless exactly one of the four is set. Port and
-    devices may be set together, for a NIC whose card forwards packets for OVN."""
+    """Return what *nic* is connected to, as a tuple (network, bridge, OVN port, host devices) of names. Exactly one of
+    the four is set and the others are ``None``, except for a NIC whose card forwards packets for OVN: it has both a
+    port and devices. Raises ``InvalidField`` naming *field* for any other combination."""
     devices = nic_devices_name(nic) if nic.get("physical_network") else None
     places = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(place is not None for place in places) != 1 and not virtual_functions.is_forwarded(nic):

@@ -34,8 +34,8 @@ from . import GIB, MIB, admin_password, guest_data, rebuild, rescue, resize, ser
 
 
 def disks(task: Task) -> None:
-    """Create the missing root, ephemeral and swap disks of the server, and hard links in its folder to its image's
-    content."""
+    """Create the missing root, ephemeral and swap disks of the server, and, in the server's folder, hard links to the
+    content of its image."""
     host, document, want = task.host, task.document, task.document.want
     place = server_folder(host, document.id)
     disk_owner.claim_disks(task)

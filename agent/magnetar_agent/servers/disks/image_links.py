@@ -64,8 +64,8 @@ def is_complete(host: LocalHost, id: str) -> bool:
 
 
 def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
-    """Yield name (kernel, ramdisk) and document of the image's kernel and ramdisk, if it has them. Raises
-    ``InvalidField`` for the field *field* if this host lacks the content of one."""
+    """Yield (name, document) of the image's kernel and of its ramdisk, if it has them. The name is kernel or ramdisk.
+    Raises ``InvalidField`` for the field *field* if this host lacks the content of one."""
     for name in ("kernel", "ramdisk"):
         if reference := image.want.get(name):
             part = host.documents.find("image", reference)
@@ -78,10 +78,9 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
     """Create hard links in the folder *place* to the content of the image with the uuid *id*, and of its kernel and
     ramdisk. The links' names begin with *prefix*.
 
-    Return a dict: ``image``, ``name``, ``format``, ``virtual_size``, ``digest`` (SHA-256), ``iso``, ``encrypted``,
-    ``shutdown_timeout`` (seconds, ``None`` if the image has none), and ``boot``: ``{ramdisk, cmdline}`` for an image
-    with a kernel, otherwise ``None``.
-    """
+    Return a dict: ``image`` (uuid), ``name``, ``format``, ``virtual_size``, ``digest`` (SHA-256), ``iso``,
+    ``encrypted``, ``shutdown_timeout`` (seconds, ``None`` if the image has none), and ``boot``: ``{ramdisk, cmdline}``
+    for an image with a kernel (``ramdisk``: whether there is one), otherwise ``None``."""
     image = host.documents.get("image", id)
     if image is None:
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")

@@ -38,8 +38,8 @@ _LIBRARIES, _CRYPT_DATA = ("libcrypt.so.1", "libcrypt.so.2"), 256 * 1024
 
 def inject_root_disk(task: Task) -> None:
     """Write the SSH key, metadata, password and files of a server into its newly created root disk, as Nova's file
-    injection does. Raises ``HypervisorError`` if the files cannot be written; other failures are logged and returned to
-    the API client as a warning."""
+    injection does. Raises ``HypervisorError`` if the files cannot be written; failures to write the other parts are
+    logged and returned to the API client as a warning."""
     host, document = task.host, task.document
     guest_data.draw_guest_seed(host, document)
     injection, failed = _requested_injection(host, document), dict[str, str]()

@@ -28,9 +28,9 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Validate *made*, a block device of the requested server *desired* that is a local disk, and replace its image
-    name by the image's uuid. Only this single block device is checked. Raises ``InvalidField`` with *field*, the block
-    device's path in the request."""
+    """Validate *made*, one local disk in the block device mapping of the requested server *desired*, independently of
+    the other disks. Replace its image name by the image's uuid. Raises ``InvalidField`` with *field*, the disk's path
+    in the request."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
@@ -52,8 +52,8 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
 
 def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
     """Set the device names of the ephemeral and swap disks in *made*, the block device mapping of the new server
-    *desired*. Return the device names of all its local disks. *bus*: the bus of these disks, such as virtio. Raises
-    ``InvalidField`` naming *field* if the combination of disks is not possible."""
+    *desired*. Return the device names of all local disks of the server. *bus*: the bus of these disks, such as virtio.
+    Raises ``InvalidField`` naming *field* if the combination of disks is not possible."""
     blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")

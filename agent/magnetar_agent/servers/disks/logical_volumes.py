@@ -91,8 +91,8 @@ def allot_logical_volume(host: LocalHost, document: Document, file: str, size: i
 
 
 def _noted_disk(host: LocalHost, document: Document, file: str) -> Disk:
-    """Return the logical volume of the disk *file*. Also set in the server's document, without writing it, whether the
-    volume is a block device."""
+    """Return the logical volume of the disk *file*. Also set in the server's document whether the volume is a block
+    device; the caller writes the document to disk."""
     disk = _disk(host, document, file)
     document.state[NOTE]["block"] = disk.block
     return disk

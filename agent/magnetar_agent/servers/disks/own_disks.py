@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """The functions that the modules ``logical_volumes`` and ``rbd_images`` have in common. These modules store
-    servers' disks in the storage pool that the setting ``root_pool`` names."""
+    """The interface of the modules ``logical_volumes`` and ``rbd_images``, which store servers' disks in the storage
+    pool that the setting ``root_pool`` names."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
@@ -79,7 +79,7 @@ def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[s
 def make_own_disk(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
                   key: DiskKey | None = None) -> None:
     """Create the server's disk *file* of *size* bytes. While the server is being created, the file is not flushed here:
-    all its files are flushed together later.
+    all files of the server are flushed together later.
 
     - *label*: ``swap`` for a swap area, otherwise the label of an ext4 file system; ``None`` for an empty disk.
     - *backing*: the backing file of a qcow2 disk; ``None`` for none.
@@ -151,8 +151,8 @@ def remove_server_files(host: LocalHost, document: Document, names: Iterable[str
 
 
 def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove the server's disks in a storage pool that are not in *needed_files*: leftovers of an agent that was
-    killed. Disks that are files are not removed."""
+    """Remove the disks that the server has in a storage pool and that are not in *needed_files*: leftovers of an agent
+    that was killed. Disks that are files are not removed."""
     if pooled := _in_pool(document.want):
         pooled.tidy(host, document, needed_files)
 

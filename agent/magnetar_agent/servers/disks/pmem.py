@@ -48,8 +48,8 @@ def held_pmem_names(host: LocalHost, excluded_server: str = "") -> set[str]:
 
 
 def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return the host's PMEM namespaces as ``{label: {"total", "free", "sizes_mb"}}``: the number of all namespaces,
-    the number of free ones, and the list of their sizes in MiB."""
+    """Return the host's PMEM namespaces as ``{label: {"total", "free", "sizes_mb"}}``: the number of all namespaces
+    with the label, the number of free ones, and the sizes of all of them in MiB."""
     by_label: dict[str, dict[str, Any]] = {}
     held_names = held_pmem_names(host) if host.settings.pmem_namespaces else set()
     for namespace in host_pmem_namespaces(host):
@@ -82,10 +82,11 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
 
 def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_namespaces: list[Fields] | None = None) -> list[Fields]:
-    """Return one PMEM namespace as ``{"label", "name", "clean"}`` for each label that the desired fields *want* of the
-    server *id* request. Namespaces in *current_namespaces* are used again if they still exist; for the remaining
-    labels, free namespaces are chosen. Raises ``Conflict`` if too few are free. The caller must hold the lock
-    ``CHOICES``, which allows one choice at a time on the host, until the document is written."""
+    """Choose one PMEM namespace for each label that *want*, the desired fields of the server *id*, contains. Return
+    each as ``{"label", "name", "clean"}`` (``clean``: whether it was erased for this server). Namespaces in
+    *current_namespaces* are used again if they still exist; for the remaining labels, free namespaces are chosen.
+    Raises ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at a
+    time on the host, until the document is written."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -137,9 +138,10 @@ def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the server's PMEM namespaces before its domain is defined or started: erase newly assigned namespaces;
-    erase and release namespaces that the server no longer uses. *keep*: writes the document to disk. Raises
-    ``Conflict`` if too few are free, or if a namespace that may contain data of the guest is missing."""
+    """Prepare the server's PMEM namespaces before its domain is defined or started: erase and release namespaces that
+    the server no longer uses, replace those that no longer exist, and erase newly assigned ones. *keep*: writes the
+    document to disk. Raises ``Conflict`` if too few are free, or if a namespace that may contain data of the guest is
+    missing."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return
@@ -180,8 +182,8 @@ def guest_pmem(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...
 
 
 def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
-    """Return the namespaces in *want[field]* that were erased for this server, so that its guest may have written to
-    them. The other namespaces still contain data of earlier users."""
+    """Return the namespaces in *want[field]*, the server's current or previous ones, that were erased for this server:
+    its guest may have written to them. The other namespaces still contain data of earlier users."""
     return [namespace for namespace in want.get(field) or () if namespace["clean"]]
 
 

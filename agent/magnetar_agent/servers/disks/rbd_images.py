@@ -114,8 +114,9 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
-    """Create the RBD image for the disk *file* as a clone of the content of *image*, and grow it to *bytes*. Before its
-    first clone, a content is uploaded to Ceph. *progress*: called with the uploaded and the total bytes."""
+    """Create the RBD image for the disk *file* as a clone of the content of *image*, and grow it to *bytes*. If the
+    content was never cloned before, it is first uploaded to Ceph. *progress*: called with the uploaded and the total
+    bytes."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
     pool, name, base = _begin(task, digest), _name(document, file), BASE + digest

@@ -171,9 +171,9 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
           secret: str | None) -> str:
-    """Copy the server's root disk to the file *path*. Return the consistency of the copy: ``STOPPED``, ``FROZEN`` or
-    ``CRASH``. *state*: state of the libvirt domain. *secret*: uuid of the key that will encrypt the image, see
-    ``_root``."""
+    """Copy the server's root disk to the file *path*. Return the consistency of the copy: ``STOPPED`` (guest off),
+    ``FROZEN`` (file systems frozen) or ``CRASH`` (as after a power failure). *state*: state of the libvirt domain.
+    *secret*: uuid of the key that will encrypt the image, see ``_root``."""
     hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
     if root.key and state not in (OFF, SUSPENDED):
         raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "

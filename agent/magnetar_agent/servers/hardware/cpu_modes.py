@@ -40,8 +40,8 @@ def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str)
 
 
 def _mode(settings: AgentSettings, virt_type: str) -> str | None:
-    """Return the setting ``cpu_mode``, or ``None`` if it is not set. Return ``NONE`` in place of host-passthrough,
-    which needs KVM, if *virt_type* is not kvm."""
+    """Return the setting ``cpu_mode``; ``None`` if it is not set. If the setting is host-passthrough, which needs KVM,
+    and *virt_type* is not kvm, return the CPU mode "none" instead."""
     return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
 
@@ -72,8 +72,7 @@ def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Return whether a change of the settings gives the *domain* a different CPU mode from the mode that it was defined
-    with."""
+    """Return whether the settings now give the *domain* another CPU mode than it was defined with."""
     try:
         cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:

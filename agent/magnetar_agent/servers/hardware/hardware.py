@@ -41,7 +41,7 @@ _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
     """Set ``hardware``, ``virt_type`` and ``machine`` in *desired*, the new desired fields of a server, from its
     flavor, its *image* and the request. *old*: the desired fields before the change; empty for a new server.
-    *virt_type*: the requested one. Raises ``InvalidField``."""
+    *virt_type*: the requested virtualization type: kvm, qemu or auto. Raises ``InvalidField``."""
     requested_by, requested, had = {**old.get(ASKED, {})}, desired.get("hardware") or {}, old.get("hardware") or {}
     if desired["flavor"] != old.get("flavor"):
         requested_by["flavor"] = parse_hardware_specs(_specs(host, desired["flavor"]), BY_SPEC)
@@ -109,8 +109,9 @@ def _check_host(host: LocalHost, desired: Fields) -> None:
 
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
-    """Raise ``InvalidField`` if the CPU of guests of this *virt_type* (kvm or qemu) lacks traits that *hardware*
-    requires, and ``Conflict`` if none of the CPU models in the agent's settings has all of these traits."""
+    """Raise ``InvalidField`` if *hardware* requires CPU traits that guests of this *virt_type* (kvm or qemu) cannot
+    have. Raise ``Conflict`` if they can have each trait, but no single CPU model in the agent's settings has all of
+    them."""
     required_traits = hardware.get(CPU_TRAITS)
     if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
@@ -120,9 +121,9 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Give each NIC in *desired* the NIC model of the server's new hardware, unless the NIC has a model of its own:
-    neither the default (virtio) nor that of the previous hardware. *desired*, *old*: the server's fields after and
-    before the change."""
+    """Set the NIC model of the server's new hardware in each NIC in *desired*. A NIC is not changed if its model is
+    neither the default (virtio) nor that of the previous hardware: the user has chosen this model. *desired*, *old*:
+    the server's fields after and before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):
@@ -134,8 +135,8 @@ def choose_nic_models(desired: Fields, old: Fields) -> None:
 
 def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
     """Raise ``InvalidField`` if the *flavor* has extra specs that are invalid, have no effect, or require traits that
-    this host lacks. A flavor without a name (sizes in the request, or sent by a conductor) has no extra specs to check.
-    """
+    this host lacks. Only a flavor with a name has extra specs to check: without a name, it is just sizes from the
+    request or from a conductor."""
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
         specs = document.want["extra_specs"]

@@ -93,9 +93,9 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                 current_device: Mapping[str, str] | None = None) -> dict[str,
                                                                          str]:
     """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
-    they request none. The parent of *current_device* is preferred, then a parent on one of the server's NUMA cells. The
-    caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written.
-    Raises ``Conflict`` if none is free."""
+    *want* requests no vGPU. The parent of *current_device* is preferred, then a parent on one of the server's NUMA
+    cells. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document
+    is written. Raises ``Conflict`` if no vGPU is free."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)

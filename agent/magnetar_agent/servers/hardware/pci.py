@@ -253,10 +253,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str],
                      current_devices: Mapping[str, str]) -> list[list[str]]:
-    """Return *units* without the candidates that would take away from a request the PCI device that it already has in
-    *current_devices* (``{address: alias or MAC}``): such a device is the only candidate of its request, and is removed
-    from all other requests. *units*: for each requested device, the addresses of suitable devices. *of*: for each
-    requested device, its alias or MAC."""
+    """Return *units*, reduced so that each request keeps the PCI devices that it has in *current_devices* (``{address:
+    alias or MAC}``): a kept device becomes the only candidate of its unit and is removed from all other units. *units*:
+    for each requested device, the addresses of suitable devices. *of*: for each requested device, its alias or MAC."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if current_devices.get(address) == holder])
@@ -308,8 +307,7 @@ def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str)
 
 def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> None:
     """Store in the server's fields *want* the MAC address of each whole network card that is passed to the guest. The
-    host cannot read the address of a card that a guest uses: for such a card, take it from *known_macs* (``{PCI
-    address: MAC}``)."""
+    host cannot read the MAC of a card that a guest uses; it is taken from *known_macs* (``{PCI address: MAC}``)."""
     whole_cards = {nic["mac"] for nic in device_nics(want) if nic.get("vnic_type") == WHOLE}
     macs = {address: mac_address(host.settings.sysfs, address) or known_macs.get(address, "")
             for address, holder in (want.get(FIELD) or {}).items() if holder in whole_cards} if whole_cards else {}
@@ -359,8 +357,9 @@ def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], 
 
 def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> None:
     """Update the assigned PCI devices in *want* after NICs were plugged into or unplugged from the running guest; the
-    caller writes the document. *failed*: whether plugging failed; previous devices then have priority over new ones.
-    *present*: addresses of PCI devices that the guest still has; they stay assigned even if their NICs were removed."""
+    caller writes the document. *failed*: whether this failed; a NIC then keeps its previous device rather than the new
+    one. *present*: addresses of PCI devices that the guest still has; they stay assigned even if their NICs were
+    removed."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in device_nics(want)}
     retained = {**{address: holder for address, holder in now.items() if not is_nic_holder(holder)}}
@@ -412,7 +411,7 @@ def bare_devices_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
 
 def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
     """Return the MAC address that the guest sees for *nic*: the card's address if the NIC is a whole network card,
-    otherwise the address of the port."""
+    otherwise the NIC's field ``mac``."""
     macs: Mapping[str, str] = want.get(MACS) or {}
     address = next((pci_address for pci_address, holder in (want.get(FIELD) or {}).items() if holder == nic["mac"]),
                    "") if macs else ""

@@ -70,8 +70,8 @@ def divide_host_cells(host: LocalHost) -> list[HostCell]:
 
 
 def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
-    """Return ``{network: NUMA cells}``: the cells to which the network cards of each physical network, and of the
-    network for tunnels between hosts, are attached according to the settings."""
+    """Return ``{network: NUMA cells}`` from the settings: the cells to which the network cards of the network are
+    attached. The networks are the physical networks, and the one for tunnels between hosts."""
     tunnels = host.settings.tunnel_numa_nodes
     return {**host.settings.physical_network_numa_nodes, **({TUNNELS: tunnels} if tunnels else {})}
 
@@ -184,8 +184,8 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, cell_weights: Mapping[int, int]) -> None:
     """Set the placement (CPUs, memory and pages on NUMA cells) in *desired*, the new fields of the server *id*. If the
     needs are the same as in *old*, the fields before the change, the placement stays. Otherwise a new one is chosen,
-    and the old placement stays reserved under ``before``. *cell_weights*: see ``choose_placement``. Raises ``Conflict``
-    if the host has no room."""
+    and the old placement stays reserved under ``before`` until ``prepare_placement`` releases it. *cell_weights*: see
+    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
@@ -240,8 +240,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write *document*, in which CPUs, memory or devices were newly chosen, by calling *keep*. Also set a state field
-    that makes the agent define the domain again, even after a crash."""
+    """Call *keep* to write *document*, in which CPUs, memory or devices were newly chosen. Before that, set a state
+    field that makes the agent define the domain again, even after a crash."""
     document.state[REDEFINE] = True
     keep()
 

@@ -53,8 +53,9 @@ def is_users(want: Fields) -> bool:
 
 
 def check_tpm_secret(desired: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if the new fields *desired* require that a cloud's key manager stores the TPM's secret,
-    but no cloud sends the secret for this server. *document*: the existing server; ``None`` for a new one."""
+    """Raise ``InvalidField`` if the new fields *desired* store the TPM's secret in a key manager, but no control plane
+    provides the secret for this server, as on a stand-alone host. *document*: the existing server; ``None`` for a new
+    one."""
     if is_away(desired) and not desired.get(GIVEN) and not (
             document and (CLOUD in document.state or tpm_security(document.want) == tpm_security(desired))):
         raise InvalidField(f"hardware.{SECURITY}",
@@ -63,9 +64,9 @@ def check_tpm_secret(desired: Fields, document: Document | None) -> None:
 
 
 def keep_secret(task: Task) -> None:
-    """Store the secret of a new TPM, encrypted, in the server's document if this host stores it: the secret in the
-    request, or else a random one. If the cloud's key manager stores the secret from now on, remove it from the
-    document."""
+    """Store the secret of a new TPM, encrypted, in the server's document if its TPM setting says that the host stores
+    the secret: the secret in the request, or else a random one. If the cloud's key manager stores the secret from now
+    on, remove it from the document."""
     state, cloud_secret, has = task.document.state, task.operation.given.get(GIVEN), tpm_security(task.document.want)
     if has == HOST and SEALED not in state and (cloud_secret or HAD not in state):
         state[SEALED] = keys.seal_key(task.host, cloud_secret or keys.draw_key())
@@ -113,16 +114,16 @@ def export_tpm_secret(host: LocalHost, server: Document) -> str | None:
 
 
 def import_tpm_secret(host: LocalHost, server: Fields, secret: str | None) -> None:
-    """Store the TPM *secret* of a server that migrates to this host in its document *server*, encrypted with this
-    host's key."""
+    """Store the TPM *secret*, encrypted with this host's key, in *server*, the document of a server that migrates to
+    this host."""
     server["state"].pop(SEALED, None)
     if secret:
         server["state"][SEALED] = keys.seal_key(host, secret)
 
 
 def copy_tpm_state(host: LocalHost, server: Document) -> None:
-    """Save the TPM state of a server that is off as a file in the server's folder, to copy it to another host. A file
-    from an earlier migration that was not loaded yet is not overwritten."""
+    """Save the TPM state of a stopped server to a file in the server's folder, from which it is copied to another host.
+    A file from an earlier migration that was not loaded yet is not overwritten."""
     if server.state.get(HAD) and not server.state.get(CAME):
         host.hypervisor.save_tpm(server.id, server_folder(host, server.id) / COPY)
 

@@ -144,8 +144,8 @@ def reservations_of(server: Document) -> list[list[Any]]:
 
 
 def dhcp_hosts(host: LocalHost, network: Document) -> tuple[tuple[str, str], ...]:
-    """Return a pair (MAC, address) for each fixed IP address in *network*, which libvirt's DHCP reserves when the
-    network is created."""
+    """Return the DHCP reservations with which libvirt creates *network*: a pair (MAC, address) for each fixed IP
+    address of a server's NIC in it."""
     pairs = {(nic["mac"], nic["address"]) for server in host.documents.peek("server") if not server.deleting
              for nic in server.want["networks"]
              if nic.get("address") and nic.get("network") in (network.name, network.id)}

@@ -64,8 +64,8 @@ def apply_function_settings(host: LocalHost, document: Document) -> None:
 
 
 def _changed_settings(nic: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of the NIC's virtual function that differ from the defaults, as ``{name in ip-link(8), or
-    port: value}``."""
+    """Return ``{option: value}`` of the settings of the NIC's virtual function that differ from the defaults. An option
+    is named as in ip-link(8), or ``port`` for the OVN port."""
     settings = {PORT: nic["port"] if nic.get("vnic_type") == VDPA else "",
                 "trust": "on" if nic.get("trusted") else "off",
                 **{option: str(nic.get(option) or 0) for option in ("max_tx_rate", "min_tx_rate")}}
@@ -79,8 +79,8 @@ def release_functions(host: LocalHost, document: Document) -> None:
 
 
 def reset_guest_functions(host: LocalHost, document: Document) -> None:
-    """Restore the default settings of the virtual functions of a server before its guest starts on the target host of a
-    migration: OVN must not find a port on two hosts. Raises ``HypervisorError``."""
+    """On the source host of a migration, restore the default settings of the server's virtual functions before its
+    guest starts on the target host: OVN must not find a port on two hosts. Raises ``HypervisorError``."""
     mine = {*(document.want.get(pci.FIELD) or ()), *(document.want.get(pci.BEFORE) or ())}
     if not mine & _notes(host).keys():
         return
@@ -134,8 +134,8 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
     """Apply *settings* to the virtual function at the PCI *address*. *nic*: the NIC that uses the virtual function.
-    *server*: the uuid of the NIC's server. Both are empty to restore the defaults. Raises ``Conflict`` if the card has
-    no network device, unless all settings are defaults, which the driver sets again by itself."""
+    *server*: the uuid of the NIC's server. Both are empty to restore the defaults. If the card has no network device,
+    raises ``Conflict``, except for default values: the driver sets them by itself."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)

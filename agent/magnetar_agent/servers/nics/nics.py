@@ -33,8 +33,8 @@ PULLED = "nics_pulled"
 
 def unplug_device_nics(task: Task) -> None:
     """Unplug the NICs that are PCI devices of the host, before the guest is suspended or migrated. If the guest does
-    not release one, plug them all in again, restore the previous power state in the document, and raise ``Conflict``.
-    """
+    not release one, plug them all in again, set the desired power state in the document back to the present one, and
+    raise ``Conflict``."""
     host, id = task.host, task.document.id
     running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
     pulled = [nic for nic in running.nics if nic.device] if running else []
@@ -70,8 +70,8 @@ def check_nics_live(document: Document, power: str) -> None:
 
 
 def release_source_nics(task: Task) -> None:
-    """Before a live migration starts on the target host, unplug the guest's NICs that are PCI devices of this host, and
-    restore the default settings of their virtual functions, which also removes their OVN ports."""
+    """On the source host of a live migration, before the guest is moved: unplug the guest's NICs that are PCI devices
+    of this host, and restore the default settings of their virtual functions, which also removes their OVN ports."""
     unplug_device_nics(task)
     function_settings.reset_guest_functions(task.host, task.document)
 
@@ -136,7 +136,7 @@ def _missing(task: Task) -> list[Nic]:
 
 
 def _replug_nics(task: Task, former: Domain) -> set[str]:
-    """Plug in the NICs of *former*, the guest's domain before a failed change, that the running guest lacks. Return the
+    """Plug in the NICs that the running guest lacks but had in *former*, its domain before a failed change. Return the
     PCI addresses of the NICs that are host devices and were in the guest before this call."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()

@@ -92,9 +92,9 @@ def _check_by_ovn(nic: Fields, field: str) -> None:
 
 
 def check_type(nic: Fields, former: Fields | None, field: str) -> None:
-    """Check the NIC fields that only NICs with a physical network may have (``vnic_type``, ``card``, ``trusted``).
-    Raises ``InvalidField`` if another NIC has one of them, and ``Conflict`` if one differs from *former*, the existing
-    NIC."""
+    """Check the NIC fields ``vnic_type``, ``card`` and ``trusted``. Raises ``InvalidField`` if *nic* has one of them
+    but no physical network, and ``Conflict`` if one differs from *former*, the existing NIC (``None`` for a new
+    NIC)."""
     for name, usual in (("vnic_type", DIRECT), ("trusted", False), ("card", "")):
         new, old = nic.get(name) or usual, (former or nic).get(name) or usual
         if nic.get(name) and not nic.get("physical_network"):
