@@ -79,7 +79,8 @@ class SimulatedLocalHost(LocalHost):
 
 
 class SimulatedHost(ManagedHost):
-    """A simulated host: its agent, its fake hypervisor, and its condition (up, silent, slow or dead)."""
+    """A simulated host: its agent, its fake hypervisor, and its condition: up; slow (each response is delayed); silent
+    (responds only when the condition changes); dead (refuses connections)."""
 
     def __init__(self, name: str, address: str, parts: SharedParts,
                  find: Callable[[str], SimulatedLinks | None]) -> None:
@@ -129,8 +130,8 @@ class SimulatedHost(ManagedHost):
         self.feed.cut()
 
     async def wait_to_answer(self) -> None:
-        """Wait before a response is sent: for *delay* seconds if the host is slow, and until the condition changes if
-        it is silent."""
+        """Wait before a response is sent: if the host is slow, for the delay passed to ``set_condition``; if it is
+        silent, until the condition changes."""
         if self.condition == SLOW:
             await asyncio.sleep(self.delay)
         await self._answers.wait()

@@ -18,7 +18,8 @@ KEPT = 50
 
 
 class HostOperations(Operations):
-    """The running operations of one simulated host. In the thread of an operation, its host is the current host."""
+    """The running operations of one simulated host. In their threads, this host is the current host (see
+    ``use_host``)."""
 
     host: ServedHost
 

@@ -38,8 +38,8 @@ class Simulation:
         self.listener: Callable[[SimulatedHost], None] = lambda _host: None
 
     def host(self, name: str) -> SimulatedHost:
-        """Return the simulated host with this *name* at the start of the simulation; later renames are ignored. Raises
-        ``InvalidField`` if there is none."""
+        """Return the simulated host that had this *name* at the start of the simulation; later renames are ignored.
+        Raises ``InvalidField`` if there is none."""
         host = self._hosts.get(name)
         if host is None:
             if name not in self.addresses:
@@ -64,8 +64,9 @@ class Simulation:
 
     def set_condition(self, condition: str, names: Collection[str] | None = None, share: float = 0.1,
                       delay: float = 1.0, seconds: float | None = None) -> list[str]:
-        """Set the *condition* (up, silent, slow, dead) of the hosts *names*, and return their names. If *names* is
-        ``None``, choose a random *share* of the hosts; for ``up``, choose all hosts that are not up.
+        """Set the *condition* (up, silent, slow, dead; see ``SimulatedHost``) of the hosts *names*, and return their
+        names. If *names* is ``None``, choose a random *share* of the hosts; for ``up``, choose all hosts that are not
+        up.
 
         - *delay*: seconds before each response of a slow host.
         - *seconds*: after this time the hosts are up again; ``None`` for never."""
@@ -160,7 +161,7 @@ class SimulatedApplication(AgentApplication):
 
 
 def _patient(host: SimulatedHost, send: Send) -> Send:
-    """Return a function like the ASGI function *send* that waits as long as *host* has the condition silent."""
+    """Return an ASGI function that calls *send*, but first waits as long as *host* has the condition silent."""
 
     async def send_when_allowed(message: Message) -> None:
         if host.condition == SILENT:
