@@ -56,7 +56,8 @@ class Turn:
 
 
 class Gates:
-    """A limiter that makes libvirt calls to the same owner (a guest's uuid or a pool's name) wait for each other.
+    """A limiter that makes libvirt calls that depend on the same guest or storage pool wait for each other. The *owner*
+    of a call is the uuid of that guest or the name of that pool.
 
     - *error*: function that creates the error for an owner that does not respond.
     - *waiters*: maximum number of callers that wait for one call.
@@ -70,14 +71,15 @@ class Gates:
         self._turns: dict[tuple[str, str], Turn] = {}
 
     def is_silent(self, owner: str) -> bool:
-        """Return whether a call to *owner*, a guest's uuid or a pool's name, hangs."""
+        """Return whether a libvirt call that depends on the guest or pool *owner* (a uuid or a name) hangs."""
         with self._changed:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
     def begin_call(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait until a call to *owner* may start, and return its ``Turn``. *purpose*: verb phrase for error messages.
-        *kind*, *long*: see ``Turn``. Raises ``GuestSilent`` or ``StorageSilent`` if an earlier call hangs, and
-        ``Conflict`` if the earlier call takes too long or too many callers wait."""
+        """Wait until a libvirt call that depends on the guest or pool *owner* (a uuid or a name) may start, and return
+        its ``Turn``. *purpose*: verb phrase for error messages. *kind*, *long*: see ``Turn``. Raises ``GuestSilent`` or
+        ``StorageSilent`` if an earlier call hangs, and ``Conflict`` if the earlier call takes too long or too many
+        callers wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
@@ -116,8 +118,8 @@ class Gates:
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the call in progress to *owner* that a new call of this *kind* has to wait for; ``None`` if the new
-        call can start."""
+        """Return the call in progress to the guest or pool *owner* for which a new call of this *kind* has to wait;
+        ``None`` if the new call can start."""
         if kind == END:
             return self._turns.get((owner, END))
         turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}

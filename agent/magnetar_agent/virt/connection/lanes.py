@@ -29,7 +29,8 @@ NAMED = 5
 
 class CallPlace:
     """A slot that a libvirt call occupies in its *lane* (class of calls) until it returns, with the *connection* that
-    it uses. *owner*: the guest's uuid or the pool's name that the call depends on; "" for none."""
+    the call uses. *owner*: the uuid of the guest, or the name of the storage pool, that the call depends on; "" for
+    none."""
 
     def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
         self.lane, self.connection, self.owner = lane, connection, owner
@@ -69,9 +70,9 @@ class Lanes:
         return len(self._taken)
 
     def take_slot(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a free slot in *lane* and occupy it for *owner* (a guest's uuid or a pool's name; "" for none).
-        *purpose*: verb phrase for error messages. Raises ``GuestSilent`` or ``StorageSilent`` if hanging calls occupy
-        all slots, and ``Unavailable`` after *timeout* seconds."""
+        """Wait for a free slot in *lane* and occupy it for a call that depends on *owner* (a guest's uuid or a pool's
+        name; "" for none). *purpose*: verb phrase for error messages. Raises ``GuestSilent`` or ``StorageSilent`` if
+        hanging calls occupy all slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not self._has_room(lane, owner):
@@ -86,9 +87,9 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. A hanging call
-        that depends on neither guest nor storage then counts towards the limit for guests, so it is marked only while
-        more than one slot of this limit is free."""
+        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. From then on, a
+        call that depends on neither guest nor storage counts towards the limit for guests. Such a call is therefore not
+        marked while fewer than two slots of that limit are free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -126,7 +127,8 @@ class Lanes:
             thread.join(15)
 
     def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Mark the call in slot *place*, and the reads that monitor it (lane ``WATCH``), as hanging or not."""
+        """Mark the call in slot *place* as hanging or not, and likewise the calls (lane ``WATCH``) that read the state
+        of the same guest's QEMU to monitor it."""
         for other in self._taken:
             if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
                 other.hangs = hangs
@@ -139,9 +141,9 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many free slots in *group* a call to *owner* must not use: 0 or 1. It is 1 while a call in the
-        group hangs, unless *owner* has responded recently. *group*: the occupied slots of all guests, or of all storage
-        pools."""
+        """Return how many free slots (0 or 1) are reserved for others than *owner*, a guest's uuid or a pool's name: 1
+        while a call in the group hangs, unless *owner* has responded recently. *group*: the occupied slots of all
+        guests, or of all storage pools."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0

@@ -59,8 +59,8 @@ _LEFT = 2
 
 @dataclass(frozen=True)
 class LibvirtLimits:
-    """The limits of concurrent libvirt calls. *workers*: libvirtd's worker threads (max_workers). Calls that never wait
-    for a QEMU can use additional threads (prio_workers)."""
+    """The limits of concurrent libvirt calls. *workers*: number of libvirtd's worker threads (max_workers). Calls that
+    never wait for a QEMU can use additional threads (prio_workers)."""
 
     workers: int = WORKERS
 

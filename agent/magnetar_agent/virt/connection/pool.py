@@ -133,13 +133,14 @@ class ConnectionPool:
             self._asks_limits.join(5)
 
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
-        """Call *function* with a ``virConnect``, and return its result. For calls that no QEMU can delay; others use
-        ``ask``.
+        """Call *function* with a ``virConnect``, and return its result. Only for calls that neither a QEMU nor a
+        storage pool can delay; for others, see ``ask`` and ``ask_storage``.
 
         - *purpose*: completes error messages such as "libvirt could not …".
         - *lane*: class of calls whose limit applies. In ``Lane.LOOK`` (reads), the call is repeated if the connection
           breaks.
-        - *guest*: uuid of the guest to whose long operation, such as a migration, the call belongs; "" for none."""
+        - *guest*: uuid of a guest if the call belongs to a long operation of the guest, such as a migration; otherwise
+          ""."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
@@ -162,9 +163,9 @@ class ConnectionPool:
     def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
         """Call *function*, which depends on the storage of *pool*, with a ``virConnect``, and return its result.
-        *purpose*: see ``call``. *changes*: the call changes the storage, and may take longer. *wipes*: the call erases
-        content; it has no time limit, and other calls to the pool may run meanwhile. Raises ``StorageSilent`` if the
-        storage does not respond."""
+        *purpose*: see ``call``. *changes*: the call changes the storage, so it has a longer time limit. *wipes*: the
+        call erases content; it has no time limit, and other calls to the pool may run meanwhile. Raises
+        ``StorageSilent`` if the storage does not respond."""
         call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
@@ -192,9 +193,9 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Wait until a call to *owner* (a guest's uuid or a pool's name) may start under the limits of *gates* and
-        *lane*, then start *function* in a thread. Return the call without waiting for its end. *purpose*, *kind*,
-        *long*: see ``Gates.begin_call``."""
+        """Wait until a call that depends on *owner* (a guest's uuid or a pool's name) may start under the limits of
+        *gates* and *lane*, then start *function* in a thread. Return the call without waiting for its end. *purpose*,
+        *kind*, *long*: see ``Gates.begin_call``."""
         self._wait_until_up()
         turn = gates.begin_call(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
@@ -238,8 +239,8 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Mark a call as hanging, or as no longer hanging. *place*, *turn*: its slot and its entry in ``Gates``.
-        *seconds*: time without a response."""
+        """Mark a call as hanging, or as no longer hanging. *place*, *turn*: the call's slot, and its entry in
+        ``Gates``. *seconds*: time for which the call has had no response; 0 if it no longer hangs."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)

@@ -15,8 +15,8 @@ IDLE = 8
 
 
 class Workers:
-    """A pool of daemon threads without a size limit. Unlike a ``ThreadPoolExecutor``, a call that hangs blocks neither
-    other calls nor the end of the process."""
+    """A pool of daemon threads without a size limit. Unlike in a ``ThreadPoolExecutor``, a call that hangs blocks
+    neither other calls nor the end of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -33,8 +33,9 @@ class Backups(Domains):
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """Start a backup job (virDomainBackupBegin) that copies the disk *target* (such as vda), as it is now, to
-        *path*. *format*: the format of the copy. *key*: the key to encrypt the copy with; ``None`` for no encryption. A
-        copy with a key is created before the job, because QEMU would pause the guest during the key derivation."""
+        *path*. *format*: the format of the copy. *key*: the key to encrypt the copy with; ``None`` for no encryption.
+        An encrypted file is created empty before the job, because QEMU would pause the guest during the key
+        derivation."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
@@ -55,8 +56,9 @@ class Backups(Domains):
         self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the backup job, and rename its file to *path*. *progress*: called with the copied and the
-        total bytes. Raises ``HypervisorError`` or ``NoSpace`` if the job has failed."""
+        """Wait for the end of the backup job, whose temporary file is *path* with the suffix ``.part``, and rename this
+        file to *path*. *progress*: called with the copied and the total bytes. Raises ``HypervisorError`` or
+        ``NoSpace`` if the job has failed."""
         part = path.with_name(path.name + PART)
         try:
             while job := self._job(uuid, 0):
@@ -75,7 +77,7 @@ class Backups(Domains):
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the backup job that writes to *path* (virDomainAbortJob), if there is one, and remove the file. A job
-        of another program is not aborted: jobs of the agent have a file *path* with the suffix ``.part``."""
+        is only aborted if *path* with the suffix ``.part`` exists: otherwise it belongs to another program."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile

@@ -61,8 +61,7 @@ class Disks:
 
     def label_disk(self, path: Path, label: str) -> None:
         """Create a swap area (*label* is ``swap``) or an ext4 file system with this *label* on the existing disk
-        *path*. Begin and end of the disk are erased first, because mkswap and mke2fs would find old signatures there.
-        """
+        *path*. Begin and end of the disk are erased first, so that mkswap and mke2fs find no old signatures there."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             size = zeros.open_file_size(descriptor)

@@ -36,8 +36,8 @@ class NotWritable(Exception):
 
 
 def main() -> None:
-    """Run the injection job in JSON from the file descriptor that is the first command line argument, and print the
-    result as JSON."""
+    """Read an injection job as JSON from the file descriptor that the first command line argument names, run the job,
+    and print the result as JSON."""
     job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

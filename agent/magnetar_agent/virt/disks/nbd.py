@@ -90,8 +90,8 @@ class Exports:
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
         """Make the QEMU of the domain *uuid* reconnect to its NBD disk at *socket*, by reading from the disk. QEMU
-        reconnects only at the next read or write, which itself fails, so this must not be one of the guest's. libvirt
-        9.0 cannot set QEMU's option reconnect-delay, which would prevent the failure."""
+        reconnects only at the next read or write, and this read or write fails, so it must not be one of the guest's.
+        libvirt 9.0 cannot set QEMU's option reconnect-delay, which would prevent the failure."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():

@@ -33,8 +33,8 @@ HEADER, NAME_MAX = 104, 1023
 
 
 def create_qcow2(path: Path, size: int, backing: Backing | None = None) -> None:
-    """Create the empty qcow2 image *path* of *size* bytes, rounded up to 512. The file is not flushed. Raises
-    ``OSError``; ``HypervisorError`` if the *backing* file does not exist or the size is too large."""
+    """Create the empty qcow2 image *path* of *size* bytes, rounded up to a multiple of 512. The file is not flushed.
+    Raises ``OSError``; ``HypervisorError`` if the *backing* file does not exist or the size is too large."""
     if backing is not None and not backing.path.is_file():
         raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing.path} does not exist.")
     size = -(-size // 512) * 512

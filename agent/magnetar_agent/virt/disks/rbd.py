@@ -70,7 +70,7 @@ class RbdTools:
 
     def remove(self, name: str) -> None:
         """Remove the image *name* (``rbd rm``); a missing image is ignored. While a client has it open, retry for some
-        time."""
+        time, then raise ``HypervisorError``."""
         end = time.monotonic() + OPEN
         while True:
             try:

@@ -63,9 +63,9 @@ class CpuModels:
 
 
 def migratable_cpu(conn: Any, domain: ET.Element) -> str | None:
-    """Return the CPU of a running guest, which the target host of a migration compares with its own, as the XML element
-    ``cpu``; ``None`` without KVM. *domain*: the XML of the guest's domain. For host-passthrough, which names no model,
-    the element describes the host's CPU."""
+    """Return the CPU of a running guest as the XML element ``cpu``, so that the target host of a migration can compare
+    it with its own CPU; ``None`` without KVM. *domain*: the XML of the guest's domain. For host-passthrough, which
+    names no model, the element describes the host's CPU."""
     cpu = domain.find("cpu")
     if cpu is None or domain.get("type") != "kvm":
         return None

@@ -201,8 +201,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """Return (MAC, PCI address) of the NIC that the alias of *device*, an element of a domain's XML, describes. Only a
-    NIC that is a PCI device of the host has such an alias (``Nic.alias``); for other devices, return ("", ``None``)."""
+    """Return (MAC, PCI address) of a NIC from the alias of *device*, an element of a domain's XML. Only a NIC that is a
+    PCI device of the host has such an alias (``Nic.alias``); for other devices, return ("", ``None``)."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:

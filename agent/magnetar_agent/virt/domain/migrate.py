@@ -316,8 +316,8 @@ def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
 
 
 def _process(name: str) -> int | None:
-    """Return a pidfd of the QEMU process of the domain *name*, which becomes readable when the process ends; ``None``
-    if the process is not on this machine."""
+    """Return a pidfd of the QEMU process of the domain *name*; ``None`` if the process is not on this machine. The
+    pidfd becomes readable when the process ends."""
     try:
         return os.pidfd_open(int(Path(f"/run/libvirt/qemu/{name}.pid").read_text()))
     except (OSError, ValueError):

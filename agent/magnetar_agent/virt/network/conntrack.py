@@ -45,8 +45,8 @@ class FlowEnd(NamedTuple):
 
 class Flow(NamedTuple):
     """A connection that the kernel tracks (conntrack). *sent*: the addresses as the originator sees them. *heard*: the
-    addresses as the other end sees them, which are different ones with NAT. *protocol*: IP protocol number. *key*:
-    netlink attributes that identify the connection."""
+    addresses as the other end sees them; with NAT, they differ from those in *sent*. *protocol*: IP protocol number.
+    *key*: netlink attributes that identify the connection."""
 
     protocol: int
     sent: FlowEnd

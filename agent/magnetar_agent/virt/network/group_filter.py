@@ -71,8 +71,8 @@ def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
 
 
 def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
-    """Return ``{chain name: rules}`` of the nftables chains for security groups. Each combination of groups that a port
-    in *desired* has gets two chains: ingress and egress."""
+    """Return ``{chain name: rules}`` of the nftables chains for security groups: two chains (ingress and egress) for
+    each combination of groups that occurs on a port in *desired*."""
     groups_by_id = {group.id: group for group in desired.groups}
     return {_chain(groups, direction): tuple(_rules(groups_by_id, groups, direction))
             for groups in {port.groups for port in desired.ports if port.groups is not None} for direction in MAPS}
@@ -171,8 +171,8 @@ _Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
 
 
 def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset[str]:
-    """Return the taps whose security groups permit less in *desired* than in *loaded*. If *loaded* is ``None``
-    (unknown), return all taps with security groups."""
+    """Return the taps whose security groups permit less in *desired* than in *loaded*, because connections of these
+    taps may have to end. If *loaded* is ``None`` (unknown), return all taps with security groups."""
     ports = [port for port in desired.ports if port.groups is not None]
     if loaded is None or not ports:
         return frozenset(port.tap for port in ports)
@@ -194,13 +194,12 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the connections in *flows* that the filter *desired* does not permit. An end of a connection is checked if
-    a port with the address of this end has a tap in *taps*. A connection is forbidden if no port with the address of a
-    checked end has a rule that permits it.
+    """Yield the connections in *flows* that the filter *desired* does not permit. For each end of a connection, the
+    ports with the address of this end are checked if one of them has a tap in *taps*. The connection is forbidden if
+    none of these ports permits it.
 
-    If no port has the address of either end, all ports that may send from a network containing one of the two addresses
-    are checked instead.
-    """
+    If no port has the address of either end, the ports that may send from a network containing one of the two addresses
+    are checked together instead."""
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
@@ -271,7 +270,7 @@ def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
 
 def _fits(rule: GroupRule, prefix: _Network | None, flow: Flow, side: FlowEnd, remote: _Address,
           groups_by_id: Mapping[str, PortGroup]) -> bool:
-    """Return whether *rule* permits *flow*. Direction and IP version are already compared.
+    """Return whether *rule* permits *flow*. The caller has already compared direction and IP version.
 
     - *prefix*: the rule's network as an object; ``None`` for any.
     - *side*, *remote*: the connection as the port sees it, and the address of the other end.

@@ -76,8 +76,8 @@ class LibvirtNetworks:
         return ovn.inspect_integration_bridge(name)
 
     def filter_switch(self, bridge: str) -> None:
-        """Start a thread that adds a flow to *bridge* whenever it is missing. The flow drops the router advertisements
-        that OVN has marked; see ``switch_filter``."""
+        """Start a thread that keeps a flow in *bridge*, and adds the flow again whenever it is missing. The flow drops
+        the router advertisements that OVN has marked; see ``switch_filter``."""
         self.switch_filter.keep(bridge)
 
     def switch_unfiltered(self) -> str:

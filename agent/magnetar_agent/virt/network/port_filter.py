@@ -71,8 +71,8 @@ TABLES = "magnetar_ports_"
 
 
 def table_name(prefix: str) -> str:
-    """Return the name of the two nftables tables (family bridge and inet) that filter taps whose names begin with
-    *prefix*."""
+    """Return the name that two nftables tables (family bridge and inet) have in common: those that filter taps whose
+    names begin with *prefix*."""
     return f"{TABLES}{prefix}"
 
 
@@ -139,8 +139,8 @@ def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
 
 
 def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Return an nftables script that adds DHCP addresses to the table for *prefix*. Guests got the addresses before
-    this table existed, so it could not learn them. *leased*: pairs (tap, address)."""
+    """Return an nftables script that adds DHCP addresses to the table for taps whose names begin with *prefix*. Guests
+    got the addresses before this table existed, so it could not learn them. *leased*: pairs (tap, address)."""
     return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
                                      for tap, address in leased})
 
@@ -324,7 +324,8 @@ def _gone(message: bytes) -> bool:
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:
-    """Return pairs (tap, address) that the loaded table for *prefix* has learned from DHCP responses."""
+    """Return pairs (tap, address) that the loaded table for taps whose names begin with *prefix* has learned from DHCP
+    responses."""
     done = _ran("-j", "list", "set", "bridge", table_name(prefix), "learned")
     if done.returncode:
         return []

@@ -46,8 +46,9 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
 
 
 def _parsed(reply: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
-    """Parse the netlink route message in *reply* between the offsets *begin* and *end*. Return (device index, 0 for
-    none; destination); ``None`` for default, broadcast and multicast routes."""
+    """Parse the netlink route message in *reply* between the offsets *begin* and *end*. Return (device index,
+    destination); the index is 0 for a route without a device. Return ``None`` for default, broadcast and multicast
+    routes."""
     _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(reply, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None

@@ -115,8 +115,8 @@ def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
 
 
 def unnamed_file(stack: ExitStack, content: bytes) -> int:
-    """Return a file descriptor of an anonymous memory file with *content*, to pass a secret to a program without
-    arguments or files on disk. It is closed when *stack* closes."""
+    """Return a file descriptor of an anonymous memory file with *content*. With it, a program gets a secret that must
+    not be in its arguments or in a file on disk. The descriptor is closed when *stack* closes."""
     made = os.memfd_create("content", os.MFD_CLOEXEC)
     file = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
     os.close(made)
