@@ -31,8 +31,8 @@ def check_adoptable(want: Fields, pool: Pool) -> None:
 
 
 def adopt_content(task: Task, pool: Pool, size: int) -> None:
-    """Record in the document of the *task*'s volume that this volume owns the content in *pool* that has the volume's
-    uuid as its name. Another host created the content. *size*: bytes. Raises ``Conflict`` if *pool* has no such
+    """Make the *task*'s volume the owner of content in *pool* that another host created, by recording this in the
+    volume's document. The content's name is the volume's uuid. *size*: bytes. Raises ``Conflict`` if *pool* has no such
     content."""
     document = task.document
     if not pool.has(document.id):
@@ -45,9 +45,9 @@ def adopt_content(task: Task, pool: Pool, size: int) -> None:
 
 
 def release_volume(host: LocalHost, key: str) -> None:
-    """Remove the document of the volume *key* (name or uuid), which another host has taken over, but not its content.
-    Raises ``NotFound``; ``Conflict`` if no other host can reach the volume's pool; ``InUse`` if the volume is attached.
-    """
+    """Remove the document, but not the content, of the volume *key* (name or uuid), which another host has taken over.
+    Raises ``NotFound``; ``Conflict`` if no other host can reach the volume's pool; ``InUse`` if the volume is
+    attached."""
     document = host.documents.find("volume", key)
     if document is None:
         raise NotFound(f"There is no volume {key!r} on this host.", kind="volume", key=key)
@@ -63,8 +63,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` if *volume* is attached to a server. The attachment of a deleted server is ignored if the
-    attachment is being removed, and only waits until another host is informed."""
+    """Raise ``InUse`` if *volume* is attached to a server. An attachment is ignored if its server has been deleted and
+    its own removal only waits until another host is informed."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -40,7 +40,7 @@ PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "re
 
 
 def attachment_id(server: str, volume: str) -> str:
-    """Return the uuid of the attachment of a volume to a server, which is computed from the uuids of both."""
+    """Return the uuid of a volume attachment, which is computed from the uuids *server* and *volume*."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
@@ -95,7 +95,7 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
-    """Return the name of the server to which *holder*, a volume attachment or an export to another host, belongs."""
+    """Return the name of the server of *holder*, which is a volume attachment or an export to another host."""
     server = host.documents.get("server", holder.want["server"])
     return server.name if server else str(holder.want.get("server_name") or holder.want["server"])
 
@@ -161,9 +161,9 @@ def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[No
 
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Attach *device* to the domain of *server* (a uuid) if it is running. Return whether the domain exists: the caller
-    must then also define the domain with the device. Raises ``Conflict`` for a SATA disk, which cannot be hot-plugged.
-    """
+    """Attach *device* to the domain of *server* (a uuid) if the domain is running. Return whether the domain exists:
+    the caller must then also define the domain with the device. Raises ``Conflict`` for a SATA disk, which cannot be
+    hot-plugged."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":

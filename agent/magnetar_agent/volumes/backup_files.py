@@ -50,11 +50,11 @@ class BackupCatalogue:
     """The content of the file ``backup.json``, which describes a volume backup and is sufficient to restore it without
     any database.
 
-    - *size*: bytes of the volume. *content_size*: bytes of the stored content if it is encrypted, which includes a LUKS
-      header; otherwise ``None``.
+    - *size*: bytes of the volume. *content_size*: for encrypted content, its bytes including the LUKS header; otherwise
+      ``None``.
     - *stored_bytes*, *stored_chunks*: the data in this backup, without that of its parents.
     - *checksum*, *map_checksum*: SHA-256 of the files ``chunks`` and ``map``.
-    - *target*: identity of the backup directory. *record*: the backup's fields in a cloud's database.
+    - *target*: identity of the backup directory. *record*: the backup's fields in the control plane's database.
     - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty."""
 
     id: str

@@ -95,8 +95,9 @@ def is_content_begun(state: Fields) -> bool:
 
 
 def remove_volume_content(host: LocalHost, document: Document) -> None:
-    """Remove the content of *document*, a volume or snapshot, from its storage pool. If the agent never started to
-    create it, do nothing: content with this name then belongs to another volume."""
+    """Remove the content of *document*, a volume or snapshot, from its storage pool, and from the pool to which it is
+    being moved. If the agent never started to create the content, do nothing: content with this name then belongs to
+    another volume."""
     pool = document.want.get("pool") or document.state.get("pool")
     note = document.state.get(MOVING)
     if note:
