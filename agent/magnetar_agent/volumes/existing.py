@@ -109,7 +109,7 @@ def content_size(host: LocalHost, pool: Pool, name: str) -> int:
 
 def existing_bytes(host: LocalHost, completed: Fields, document: Document | None) -> int:
     """Return the size in bytes of the existing content that the volume with the fields *completed* takes over.
-    *document*: the volume if it already exists, whose recorded size is then returned; ``None`` for a new one. Raises
+    *document*: ``None`` for a new volume; for an existing volume, the size that *document* records is returned. Raises
     ``InvalidField`` or ``Conflict`` if the content cannot be taken over."""
     if document is not None:
         completed["existing"] = document.want.get("existing")
@@ -157,7 +157,7 @@ def take_content(task: Task, pool: Pool, size: int) -> None:
 def return_content(task: Task) -> bool:
     """When the *task*'s volume is deleted, leave its content in the storage pool if the volume has ``keep_content``
     (Cinder's unmanage) or the content was not completely taken over. A file gets a new name: ``volume-UUID.FORMAT``, or
-    its original name if the takeover was incomplete. Return False if the content must be removed instead."""
+    its original name if the takeover was incomplete. Return ``False`` if the caller must remove the content instead."""
     document, want = task.document, task.document.want
     taking = bool(want.get("existing")) and not document.state.get("made")
     if not taking and not want.get("keep_content"):
@@ -170,8 +170,8 @@ def return_content(task: Task) -> bool:
 
 
 def _rename(pool: FolderPool, name: str, new: str) -> None:
-    """Rename the file *name* in the folder of *pool* to *new*. If *name* does not exist, do nothing, because it is
-    already renamed. Raises ``Conflict`` if both files exist."""
+    """Rename the file *name* in the folder of *pool* to *new*. If *name* does not exist, do nothing, because the file
+    is already renamed. Raises ``Conflict`` if both files exist."""
     old_path, new_path = pool.folder / name, pool.folder / new
     if name == new or not old_path.exists():
         return

@@ -41,13 +41,14 @@ NBD, HAND = "nbd", "hand"
 
 def export_folder(host: LocalHost, id: str) -> Path:
     """Return the directory of the unix sockets of a volume export. *id*: the uuid of the export, which is also the uuid
-    of the attachment. The path is the same on every host, so a guest's disk paths stay valid when it migrates."""
+    of the attachment. The path is the same on every host, so a guest's disk paths stay valid when the guest migrates.
+    """
     return host.settings.socket.parent / "links" / id
 
 
 def make_export_folder(host: LocalHost, id: str) -> Path:
-    """Create the directory of ``export_folder`` and return its path. QEMU can use the sockets in it; only root can add
-    or remove them."""
+    """Create the directory whose path ``export_folder`` returns, and return the path. QEMU can use the sockets in the
+    directory; only root can add or remove sockets."""
     place = export_folder(host, id)
     file_modes.make_state_folder(place.parent)
     file_modes.make_state_folder(place, 0o750)
@@ -57,14 +58,16 @@ def make_export_folder(host: LocalHost, id: str) -> Path:
 
 
 def export_socket(host: LocalHost, id: str) -> Path:
-    """Return the path of the unix socket that QEMU uses for the volume export *id*. On the volume's host qemu-nbd
-    listens there; on another host this agent listens there, and forwards the connection to qemu-nbd."""
+    """Return the path of the unix socket that QEMU uses for the volume export *id*. On the volume's host, qemu-nbd
+    listens on the socket. On another host, which runs the server, the agent of that host listens on the socket and
+    forwards connections to qemu-nbd."""
     return export_folder(host, id) / NBD
 
 
 def export_origin(host: LocalHost, volume: Document) -> Fields:
-    """Return a description of this host and of *volume* (names, size in GiB, format and so on). Another host stores it
-    as the field ``origin`` of its attachment. ``pool`` is set only if the other host can read the pool directly."""
+    """Return a description of this host and of *volume* (names, size in GiB, format and so on). The host that uses the
+    volume stores the description as the field ``origin`` of its attachment. The key ``pool`` is set only if that host
+    can read the pool directly."""
     shared = pools.find_pool(host, volume.want["pool"]).shared and not volume.state.get(keys.SEALED)
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": round_up_gib(volume.state.get("bytes", 1)),
@@ -73,10 +76,10 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
-    """Return the export that qemu-nbd must serve for *document*, a volume export; ``None`` if the other host reads the
-    volume directly, in a shared pool. A volume in a shared pool is exported nevertheless if the other host only copies
-    the volume (``copied``), or if the volume is encrypted: qemu-nbd decrypts it here, so the key stays on this host.
-    Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    """Return the export that qemu-nbd must serve for *document*, a volume export; ``None`` if the host that uses the
+    volume reads it directly, in a shared pool. A volume in a shared pool is exported nevertheless if that host only
+    copies the volume (``copied``), or if the volume is encrypted: qemu-nbd decrypts it here, so the key stays on this
+    host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -108,8 +111,8 @@ def is_open(host: LocalHost, document: Document) -> bool:
 
 
 def start_export(host: LocalHost, document: Document) -> None:
-    """Start qemu-nbd for the volume export of *document*, if it needs one, and allow the export's peers (agents of
-    other hosts) to connect."""
+    """Start qemu-nbd for the volume export of *document*, unless the host that uses the volume reads it directly (see
+    ``desired_export``). Allow the export's peers (agents of other hosts) to connect."""
     export = desired_export(host, document)
     doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
@@ -144,8 +147,9 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the exports of *volume* (a uuid) whose qemu-nbd has the volume's file open, so that no other process can
-    open it. Exports that serve only a temporary overlay of the volume (``Export.stand_in``) are left out."""
+    """Return the exports of *volume* (a uuid) whose qemu-nbd has the volume's file open and thereby locks the file
+    against other processes. Exports that serve only a temporary overlay of the volume (``Export.stand_in``) are left
+    out."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]
@@ -159,8 +163,8 @@ def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
 
 @contextmanager
 def not_served(host: LocalHost, volume: str) -> Iterator[None]:
-    """Stop all exports of *volume* (a uuid) inside the context, so that its file can be changed. Clients that reconnect
-    afterwards see the new size."""
+    """Stop all exports of *volume* (a uuid) inside the context, so that the caller can change the volume's file.
+    Clients that reconnect afterwards see the new size."""
     stopped_exports = running_exports(host, volume)
     for export in stopped_exports:
         host.hypervisor.unserve(export.id)
@@ -244,7 +248,7 @@ def _peer(line: Fields) -> str:
 
 def reopen_export(host: LocalHost, id: str) -> None:
     """Serve the volume export *id* again, for example after a failure. Raises ``NotFound`` if the export is being
-    removed, and another error if the disk cannot be used."""
+    removed, and another error if qemu-nbd cannot serve the volume."""
     with host.locks.hold("volume_export", id):
         start_export(host, _existing_export(host, id))
 

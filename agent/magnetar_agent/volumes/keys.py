@@ -66,7 +66,7 @@ def open_sealed_key(host: LocalHost, document: Document, name: str) -> str | Non
 
 
 def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
-    """Return whether *sealed* is the *key*, encrypted by ``seal_key``; ``False`` if it cannot be decrypted."""
+    """Return whether *sealed* is *key*, encrypted by ``seal_key``; ``False`` if *sealed* cannot be decrypted."""
     try:
         return _opened(host, sealed) == key
     except (InvalidTag, FileNotFoundError):
@@ -83,7 +83,7 @@ def _path(host: LocalHost) -> Path:
 
 
 def _own(host: LocalHost, make: bool = True) -> bytes:
-    """Return the host's own key, which encrypts the stored keys of volumes. *make*: create it if it is missing."""
+    """Return the host's own key, which encrypts the stored keys of volumes. *make*: create the key if it is missing."""
     path = _path(host)
     with _MAKING:
         if make and not path.exists():

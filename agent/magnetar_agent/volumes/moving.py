@@ -183,7 +183,7 @@ def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
 
 
 def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Document) -> Disk:
-    """Return the disk that QEMU uses for *attachment* after the move: the same as before, but with the content in
+    """Return the disk that QEMU uses for *attachment* after the move: the same disk as before, but with the content in
     *pool*."""
     old = attaching.attached_disk(host, attachment)
     if old is None:
@@ -193,7 +193,8 @@ def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Docum
 
 
 def _switch(task: Task, pool: Pool) -> None:
-    """Record in the volume's document that the content is in *pool*, and update the libvirt domains of its servers."""
+    """Record in the volume's document that the content is in *pool*, and update the libvirt domains of the servers that
+    have the volume."""
     _record_switch(task.host, task.document, pool.name)
     _define_servers(task.host, task.document)
 
@@ -207,8 +208,9 @@ def _record_switch(host: LocalHost, document: Document, pool: str) -> None:
 
 
 def settle_pivot(host: LocalHost, document: Document) -> None:
-    """Finish a switch of a guest's disk to the new pool that a crash of the agent interrupted. If QEMU has made the
-    switch, record it in the volume's document; otherwise remove the note that the switch had begun."""
+    """Finish a switch of a guest's disk to another pool after a crash of the agent interrupted the switch. If QEMU uses
+    the new pool already, record this pool in the volume's document; otherwise remove the document's note that the
+    switch had begun."""
     note = document.state.get(MOVING)
     if not note or "pivoting" not in note:
         return

@@ -59,8 +59,8 @@ class Pool(Protocol):
         that the pool is full."""
 
     def room(self) -> tuple[int, int]:
-        """Return the total and free bytes of the pool. Raises ``OSError`` or ``MagnetarError`` if they cannot be read.
-        """
+        """Return the total and free bytes of the pool. Raises ``OSError`` or ``MagnetarError`` if the numbers cannot be
+        read."""
 
     def identity(self, host_name: str) -> str:
         """Return a string that identifies the storage behind the pool: equal on all hosts that reach this storage, and
@@ -77,21 +77,22 @@ class Pool(Protocol):
         raises the error."""
 
     def claim(self, id: str, size: int) -> None:
-        """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
-        this name."""
+        """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if the name is
+        taken already."""
 
     def remove_reservation(self, id: str) -> None:
         """Remove the reservation that ``claim`` made. The caller has already recorded in the volume's document that the
         content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Create empty content, or none if an error occurs. *key*: the encryption key of content in the format luks,
-        here and in the other methods."""
+        """Create empty content. If an error occurs, no content is left. *key*: the encryption key of content in the
+        format luks, here and in the other methods."""
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:
-        """Create content as a copy of the disk *source*, grown to *size*, or no content if an error occurs. *source*
-        must not change meanwhile. *key*: the key of encrypted content; an encrypted *source* has the same key."""
+        """Create content as a copy of the disk *source*, grown to *size*. If an error occurs, no content is left.
+        *source* must not change meanwhile. *key*: the key of encrypted content; an encrypted *source* has the same key.
+        """
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
@@ -102,16 +103,16 @@ class Pool(Protocol):
         """Grow the content *id* to *size* bytes. The caller ensures that no running domain uses it."""
 
     def remove(self, id: str) -> None:
-        """Remove the content *id*, including incomplete content of an interrupted attempt. Do nothing if there is none.
-        """
+        """Remove the content *id*, including incomplete content of an interrupted creation. Do nothing if the pool has
+        no such content."""
 
     def disk(self, id: str, format: str) -> Disk:
-        """Return the content *id* as a disk for the definition of a libvirt domain. The caller sets ``target``, its
-        device name."""
+        """Return the content *id* as a disk for the definition of a libvirt domain. The caller sets the disk's device
+        name (``target``)."""
 
     def names(self) -> list[str]:
-        """Return the names of all content that Magnetar has created in the pool. A name is a uuid, with a suffix if the
-        content is incomplete."""
+        """Return the names of all content that Magnetar has created in the pool. A name is the uuid of a volume or
+        snapshot, with a suffix if the content is incomplete."""
 
 
 class FolderPool:

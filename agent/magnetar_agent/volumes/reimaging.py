@@ -48,8 +48,8 @@ def complete_reimage(host: LocalHost, desired: Fields, document: Document | None
 
 
 def is_asked(want: Fields, have: Fields) -> bool:
-    """Return whether *want*, the desired state of a volume, requests a reimage that *have*, its present state, does not
-    record as completed."""
+    """Return whether *want*, the desired state of a volume, requests a reimage that is not completed yet. *have*: the
+    volume's present state, which records the last completed reimage."""
     return want.get("reimage") not in (None, have.get("reimaged"))
 
 

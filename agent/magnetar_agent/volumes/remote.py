@@ -53,8 +53,9 @@ def remote_disk(host: LocalHost, attachment: Document) -> Disk:
 
 
 def check_origin(host: LocalHost, origin: Fields) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if this host cannot reach the volume that *origin* describes: in a shared
-    pool, or through the agent (``peer``) that exports it."""
+    """Raise ``InvalidField`` or ``Conflict`` if this host cannot reach the volume that *origin* describes. If *origin*
+    names a ``pool``, the pool must be shared; otherwise *origin* must name the agent (``peer``) that exports the
+    volume."""
     if origin["pool"]:
         if not pools.find_pool(host, origin["pool"], "origin.pool").shared:
             raise InvalidField("origin.pool", "must be a pool that both hosts reach, of type nfs or rbd here too",
@@ -77,7 +78,8 @@ def open_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def close_volume_socket(host: LocalHost, attachment: Document) -> None:
-    """Remove the unix socket of the attachment's volume, and close its connections."""
+    """Remove the unix socket of the attachment's volume, and close the socket's connections. Do nothing if the
+    attachment has no such socket (see ``open_volume_socket``)."""
     if attachment.want["origin"]["pool"] or _is_local(host, attachment):
         return
     host.links.cut(attachment.id)
@@ -86,7 +88,8 @@ def close_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
     """Send a request about the export of *attachment* to the agent on the volume's host, and return the answer. *op*:
-    the request, a key of ``exports.OPS``. *more*: its arguments. Without an agent to ask, return ``{}``."""
+    the request, a key of ``exports.OPS``. *more*: its arguments. Return ``{}`` if there is no agent to ask: the agent
+    of the volume's host has no TLS, or this host owns the volume now."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if is_taken_over(host, attachment):
@@ -99,8 +102,9 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
 
 
 def reconnect_disk(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU reconnect to the disk of *attachment* immediately, so that the guest's next request does not fail. Log
-    if QEMU does not reconnect in time. Raises ``Unreachable`` if the agent on the volume's host does not answer."""
+    """Make QEMU reconnect to the disk of *attachment* immediately, so that the guest's next I/O request does not fail.
+    Only log a warning if QEMU does not reconnect in time. Raises ``Unreachable`` if the agent on the volume's host does
+    not answer."""
     want = attachment.want
     if want["origin"]["pool"]:
         return
@@ -116,7 +120,7 @@ def reconnect_disk(host: LocalHost, attachment: Document) -> None:
 
 def check_reachable(host: LocalHost, server: Document) -> None:
     """Raise ``Unreachable`` if another host that stores a volume of *server* does not answer, because the server cannot
-    start without this volume."""
+    start without its volumes."""
     for attachment in host.documents.list("volume_attachment"):
         origin = attachment.want.get("origin")
         if attachment.want["server"] != server.id or attachment.deleting or not origin or origin["pool"]:
@@ -154,8 +158,8 @@ def end_sharing(host: LocalHost, attachment: Document) -> None:
 
 
 def reopen_sockets(host: LocalHost) -> None:
-    """Create the sockets of all volumes of other hosts when the agent starts, so that guests reach their disks again.
-    """
+    """When the agent starts, create the unix socket for each attached volume on another host, so that the guests of
+    this host reach these disks again."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("origin"):
             try:
@@ -189,7 +193,7 @@ def link_address(id: str, origin: Fields, field: str = "origin.address") -> Link
 
 
 class RemoteVolumes:
-    """A thread that repeats, every ``LOOK`` seconds, operations on volumes that failed because another host did not
+    """A thread that retries, every ``LOOK`` seconds, the volume operations that failed because another host did not
     answer."""
 
     def __init__(self, host: LocalHost) -> None:

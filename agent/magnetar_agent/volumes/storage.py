@@ -151,8 +151,8 @@ class StoragePool:
             raise
 
     def _blank(self, id: str, size: int) -> None:
-        """Create empty content *id* with *size* bytes. Reuse content of this size that ``claim`` or an earlier attempt
-        has created."""
+        """Create empty content *id* with *size* bytes. Reuse content of this size that ``claim`` or an earlier,
+        interrupted call has created."""
         content = self.hypervisor.content(self.pool, id)
         if content is None or content.size != size:
             self._clear(id)

@@ -109,8 +109,8 @@ def active_swaps(host: LocalHost, server: str) -> Iterator[Document]:
 
 # Verbs ------------------------------------------------------------------------------------------------------------
 def swap_volume(task: Task) -> None:
-    """Replace the old volume by the new one in the running guest, then remove the attachment of the old one. The task's
-    document is the new attachment."""
+    """Replace the old volume by the new one in the running guest, then remove the attachment of the old volume. The
+    task's document is the new attachment."""
     if not attaching.is_swapped(task.host, task.document):
         try:
             _begin(task)
@@ -124,7 +124,8 @@ def swap_volume(task: Task) -> None:
 
 
 def abandon_swap(task: Task) -> None:
-    """Abort the swap: the guest keeps the old volume. Raises ``NotRemovable`` if the guest uses the new one already."""
+    """Abort the swap: the guest keeps the old volume. Raises ``NotRemovable`` if the guest uses the new volume already.
+    """
     if attaching.is_swapped(task.host, task.document):
         raise NotRemovable("The guest is on the new volume already. Repeat the call that swaps it, then detach that "
                            "volume.")
