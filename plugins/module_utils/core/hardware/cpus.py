@@ -47,8 +47,8 @@ def cpu_text(cpus: Iterable[int]) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return *value* as a string if it is an integer, otherwise unchanged. YAML reads a CPU list or page size of digits
-    only as a number.
+    """Return *value* as a string if it is an integer, otherwise unchanged. This is for CPU lists and page sizes such as
+    ``3``, which YAML reads as numbers.
     """
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 

@@ -25,8 +25,8 @@ _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the amounts that a flavor's extra *specs* request, by resource class, summed over all request groups. Only
-    custom classes, and the other classes whose inventories operators set, are included.
+    """Return the amounts that a flavor's extra *specs* request, by resource class, summed over all request groups.
+    Standard classes are left out, except those whose inventories operators set (``GIVEN_CLASSES``).
     """
     amounts: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):
@@ -37,7 +37,7 @@ def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
 
 class Vgpus(NamedTuple):
     """The virtual GPUs that a flavor's extra specs request: their *total* number, the *trait* that their physical GPU
-    must have ("" for any), and the *groups* (suffixes such as ``1`` in ``resources1:VGPU``) that request them.
+    must have ("" for any), and the *groups* that request virtual GPUs, as suffixes (``1`` for ``resources1:VGPU``).
     """
 
     total: int
@@ -59,7 +59,8 @@ def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
 
 def requested_traits(specs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the traits that a flavor's extra *specs* request of the host, as (name, value); the value is ``required``
-    or ``forbidden``. Traits in groups with virtual GPUs are omitted, because they apply to the GPU.
+    or ``forbidden``. Traits in groups with virtual GPUs are omitted, because such traits apply to the GPU, not to the
+    host.
     """
     devices = requested_vgpus(specs).groups
     return ((match["name"], value) for match, value in _matches(_TRAIT, specs) if match["group"] not in devices)
@@ -91,7 +92,8 @@ def check_request_groups(specs: Mapping[str, Any]) -> str:
 
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
     """Return an error message for the requests of virtual GPUs in *specs*; empty if they are valid. *of_host*: names of
-    the groups that request custom resources. Only the host's own resource provider has these.
+    the groups that request custom resources. Such a group cannot also request a virtual GPU, because only the host's
+    own resource provider has custom resources.
     """
     requested = requested_vgpus(specs)
     if requested.total > 1:

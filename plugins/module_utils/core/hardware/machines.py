@@ -42,7 +42,9 @@ def required_machine(hardware: Mapping[str, Any]) -> str:
 
 
 def default_machine(hardware: Mapping[str, Any]) -> str:
-    """Return the machine type of a server with this *hardware* if the server, its image and its host name none."""
+    """Return the machine type of a server with this *hardware* when no machine type is set for the server, its image or
+    its host.
+    """
     architecture = hardware.get(FIELD) or X86_64
     return (architecture == X86_64 and required_machine(hardware)) or MACHINES[architecture]
 
@@ -91,8 +93,9 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type of an image: the value ``machine`` in *image*, the mapping that a server stores about its
-    image; without this value, *requested*, the machine type in the image's properties ("": none).
+    """Return the machine type of an image: the value ``machine`` in *image* if it is set, otherwise *requested*.
+    *image*: the mapping that a server stores about its image. *requested*: the machine type in the image's properties;
+    "" if the properties name no machine type.
     """
     return str(image.get("machine") or requested or "")
 

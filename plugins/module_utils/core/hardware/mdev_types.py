@@ -12,8 +12,8 @@ _ANY, _ONE = "*", "?"
 
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if the mediated device types in an agent's settings apply to the same devices; empty if
-    they do not. *types*: mappings with ``type`` and optionally ``address`` (a pattern of PCI addresses). A type without
+    """Return an error message if two mediated device types in an agent's settings apply to the same device; empty if no
+    two do. *types*: mappings with ``type`` and optionally ``address`` (a pattern of PCI addresses). A type without
     address applies to all remaining devices, so it must be the last.
     """
     for at, first in enumerate(types):

@@ -87,8 +87,8 @@ def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server fields that *flavor* (``vcpus``, ``ram``, ``extra_specs``) and *image* (``properties``,
-    ``machine``) request: ``hardware``, and ``machine`` if *image* has a machine type. A field for which nothing is
-    requested is missing. Raises ``InvalidField``.
+    ``machine``) request: ``hardware``, and ``machine`` if *image* has a machine type. The result lacks a field for
+    which nothing is requested. Raises ``InvalidField``.
     """
     hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of_image(image, hardware.pop("machine", ""))
@@ -160,7 +160,7 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
     """Return the value of the field of ``hardware`` that *row* declares. *flavor*, *image*: the values that flavor and
-    image request (``None``: no value). If flavor and image request a value, ``row.rule`` decides. Raises
+    image request (``None``: no value). If both flavor and image request a value, ``row.rule`` decides. Raises
     ``InvalidField``.
     """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
@@ -258,8 +258,8 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for a field of *hardware* that depends on another field (see ``_base``), if that field is
-    missing or off.
+    """Raise ``InvalidField`` if *hardware* has a field, such as ``tpm_model``, but lacks or turns off the field that it
+    depends on, such as ``tpm_version``.
     """
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
@@ -297,7 +297,7 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 def _base(name: str) -> str:
     """Return the field of ``hardware`` that the field *name* depends on, such as ``tpm_version`` for ``tpm_model``; ""
-    if there is none.
+    if *name* depends on no field.
     """
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]

@@ -71,7 +71,7 @@ def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
 
 def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
     """Return the machine types that *host* (fields of ``kinds.Host``) reports for guests with this *hardware*; empty if
-    its agent is of an older release, which does not report them.
+    the host's agent is of an older release, which does not report machine types.
     """
     machine_types: Sequence[str] = (host.get("machine_types") or {}).get(architectures.guest_architecture(hardware,
                                                                                                           host)) or ()

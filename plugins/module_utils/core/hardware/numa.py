@@ -33,8 +33,8 @@ class GuestCell(NamedTuple):
 class Needs(NamedTuple):
     """The NUMA requirements of a server. *cells*: the guest's NUMA cells. *page*: the memory page size, "" if none is
     requested. *threads*: the CPU thread policy. *emulator*: whether QEMU's own threads get a dedicated CPU. *networks*:
-    physical networks; for each, a network card must be attached to a host cell of the guest, if the host reports to
-    which cells its cards are attached.
+    physical networks. For each network, one of the host cells that the guest uses must have a network card, if the host
+    reports the cells of its cards.
     """
 
     cells: tuple[GuestCell, ...]
@@ -209,8 +209,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[i
     placement. Raises ``NoFit``.
 
     Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
-    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, a network card is attached to one of
-    the chosen cells; a network without cards at the host's cells is ignored.
+    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, at least one of the chosen cells has
+    a network card; a network without cards at the host's cells is ignored.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
@@ -411,8 +411,8 @@ def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], need
 
 
 def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
-    """Yield an item of the field ``numa_cells`` of ``kinds.Host`` for each cell. *cells*: with their total CPUs and
-    memory. *free*: the same cells, with only the free CPUs and memory.
+    """Yield an item of the field ``numa_cells`` of ``kinds.Host`` for each cell. *cells*: the cells with their total
+    CPUs and memory. *free*: the same cells, with only the free CPUs and memory.
     """
     for cell, free_cell in zip(cells, free):
         parts = [{"cpus_dedicated": cpu_text(source.dedicated), "memory_mb": source.memory_mb,

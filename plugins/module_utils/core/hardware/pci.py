@@ -87,9 +87,9 @@ _KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """Return a name for the network devices of a host that NICs of *vnic_type* on a physical *network* (or ``TUNNELS``)
-    can use: virtual functions (with *trusted*, only the trusted ones), whole cards, vDPA devices, or functions of
-    SmartNICs. Counts of devices use the name like a PCI alias; no PCI alias has such a name.
+    """Return a name for those network devices of a host that a NIC with this *vnic_type* and physical *network* (or
+    ``TUNNELS``) can use: virtual functions (with *trusted*, only the trusted ones), whole cards, vDPA devices, or
+    functions of SmartNICs. Counts of devices use the name like a PCI alias; no PCI alias has such a name.
     """
     return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
@@ -138,16 +138,16 @@ def describe_devices(name: str, single: bool = False) -> str:
 
 def is_nic_holder(name: str) -> bool:
     """Return whether *name* is the MAC address of a NIC and not a PCI alias. For each allocated device, a host records
-    a MAC address or an alias as the holder.
+    the holder: the MAC address of the NIC, or the alias, that requested the device.
     """
     return ":" in name
 
 
 class DevicePool(NamedTuple):
-    """A group of a host's PCI devices or virtual GPUs that are interchangeable. *aliases*: the names that requests for
-    them can use. *node*: their NUMA cell; -1 if the host does not report it. *total*, *free*: the numbers of devices.
-    *provider*, *resource_class*: the resource provider that counts them, and their class; both "" if the host does not
-    report them.
+    """A group of a host's PCI devices or virtual GPUs that are interchangeable. *aliases*: the names with which
+    requests refer to the devices. *node*: the NUMA cell of the devices; -1 if the host does not report it. *total*,
+    *free*: the numbers of devices. *provider*, *resource_class*: the resource provider that counts the devices, and the
+    class of the devices; both "" if the host reports no provider.
     """
 
     aliases: tuple[str, ...]
@@ -207,9 +207,9 @@ def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
 
 
 class Affinity(NamedTuple):
-    """The NUMA affinity of a server's devices. *policy*: the affinity policy of its flavor or image; if it is "", the
-    policy of each alias applies. *cells*: the host's NUMA cells that the guest uses; if there are none, any device is
-    allowed. *sockets*: the CPU sockets of each NUMA cell of the host.
+    """The NUMA affinity of a server's devices. *policy*: the affinity policy of the server's flavor or image; if
+    *policy* is "", the policy of each device's alias applies. *cells*: the host's NUMA cells that the guest uses; if
+    there are none, any device is allowed. *sockets*: the CPU sockets of each NUMA cell of the host.
     """
 
     policy: str = ""
@@ -218,7 +218,7 @@ class Affinity(NamedTuple):
 
     def suits(self, node: int, alias_policy: str = "") -> bool:
         """Return whether the policy allows a device at the host's NUMA cell *node* (-1: unknown). *alias_policy*: the
-        policy of the device's alias, which applies if flavor and image have none.
+        policy of the device's alias, which applies if flavor and image have no policy.
         """
         policy = self.policy or alias_policy or LEGACY
         if not self.cells or policy == PREFERRED or node in self.cells:
@@ -243,7 +243,7 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
     in the order of *units*; ``None`` if that is impossible.
 
     *units*: for each unit, its candidates, the preferred ones first. *room*: how often each candidate may be chosen.
-    *lax*: so many units, from the first, may get no candidate; the choice for such a unit is ``None``.
+    *lax*: the first *lax* units may remain without a candidate; the choice for such a unit is ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -275,8 +275,8 @@ def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: I
 
     *room*: for each pool, how many of its devices may be used. *requested*: for each server, the number of devices by
     alias. *affinity*: the NUMA affinity of the devices. *policies*: the affinity policy of each alias that has one.
-    *occupied*: devices that servers use already, in the same form as *requested*. They reduce *room*; a device that
-    fits no pool, because its alias or card no longer exists, is ignored.
+    *occupied*: devices that servers use already, in the same form as *requested*. Occupied devices reduce *room*; an
+    occupied device that fits no pool, because its alias or card no longer exists, is ignored.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
@@ -296,9 +296,9 @@ def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mappi
     """Assign the devices that servers use to the host's *pools*. Return, by server, a list of (alias, index of the
     pool); the index is ``None`` if no pool has a device left.
 
-    *counted*: the number of devices by server and alias, from the claims. *reported*: the number of devices by server
-    and resource provider, from the host. Claimed devices that the host does not report yet are assigned to the first
-    pools with enough devices.
+    *counted*: the number of claimed devices, by server and alias. *reported*: the number of devices that the host
+    reports, by server and resource provider. Claimed devices that the host does not report yet are assigned to the
+    first pools with enough devices.
     """
     room = {at: pool.total for at, pool in enumerate(pools)}
     held_devices: dict[str, list[Held]] = {}
@@ -376,7 +376,8 @@ def normalize_traits(text: str) -> list[str]:
 
 
 def pci_resource_class(vendor_id: str, product_id: str) -> str:
-    """Return the resource class of devices with these PCI ids if the settings name none: ``CUSTOM_PCI_VENDOR_PRODUCT``.
+    """Return the resource class of devices with these PCI ids if the settings name no resource class:
+    ``CUSTOM_PCI_VENDOR_PRODUCT``.
     """
     return ("%sPCI_%s_%s" % (_CUSTOM, vendor_id, product_id)).upper()
 

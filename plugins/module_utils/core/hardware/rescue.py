@@ -23,8 +23,8 @@ FLOPPY_MAX = 2880 * 1024
 def rescue_device_of_image(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
                            bus: str = BUS) -> Optional[dict[str, str]]:
     """Return ``{"device": …, "bus": …}`` of the rescue disk for a server with this *machine* type, from the rescue
-    image's *properties*. Return ``None`` if the image has neither property: the server then keeps no volumes during the
-    rescue. *device*, *bus*: the names of the two properties. Raises ``InvalidField``.
+    image's *properties*. Return ``None`` if the image has neither property: the server then has none of its volumes
+    during the rescue. *device*, *bus*: the names of the two properties. Raises ``InvalidField``.
     """
     kind, behind = properties.get(device), properties.get(bus)
     if not kind and not behind:
