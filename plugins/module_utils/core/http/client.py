@@ -185,8 +185,8 @@ class Client:
                    .get("output", ""))
 
     def open_console(self, key: str, type: str) -> Document:
-        """Open a console of the *type*, such as novnc, for the server *key* of a cloud. Return a mapping with its URLs,
-        which are valid once: ``{type, url, page, socket, expires_at, …}``.
+        """Open a console of the *type*, such as novnc, for the server *key* of a cloud. Return a mapping with the
+        console's URLs, which are valid once: ``{type, url, page, socket, expires_at, …}``.
         """
         return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
 

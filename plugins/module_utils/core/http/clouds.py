@@ -23,8 +23,8 @@ Load = Callable[[IO[str]], Any]
 
 def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
     """Return the cloud that the module parameters *params* and the environment select; ``None`` if they select an
-    agent. The result is ``(name, None)`` for an entry of clouds.yaml (name ``ONLY``: its only entry), or ``(None,
-    entry)`` for the OS_* variables.
+    agent. The result is ``(name, None)`` for an entry of clouds.yaml, or ``(None, entry)`` for the OS_* variables. The
+    name ``ONLY`` stands for the only entry of clouds.yaml.
 
     The parameter ``endpoint`` takes precedence over a cloud. An endpoint from the environment takes no precedence over
     a cloud that is named explicitly.

@@ -63,21 +63,23 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Allow a new connection of the same address to replace this one, until ``keep`` is called. *unknown*: the
-        address's slots that may be replaced, oldest first, each with a function that closes its connection. *end*: the
-        function that closes this connection.
+        """Allow a new connection of the same address to replace the slot's connection, until ``keep`` is called.
+        *unknown*: the address's slots that may be replaced, oldest first, each with a function that closes its
+        connection. *end*: the function that closes the slot's connection.
         """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Allow a new connection of the same address to replace this one, because its client is not authenticated."""
+        """Allow a new connection of the same address to replace the slot's connection, because the client is not
+        authenticated.
+        """
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Do not allow other connections to replace this one, because its client is authenticated or has a running
-        request. The method may be called several times.
+        """Do not allow other connections to replace the slot's connection, because the client is authenticated or has a
+        running request. The method may be called several times.
         """
         self._unknown.pop(self, None)
 
@@ -110,7 +112,7 @@ class Connections:
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
         """Return the slot for a new connection from *address* ("" for a unix socket). Beyond the limit, the slot's
         attribute ``refused`` is an error. *end*: a function that closes the connection; if given, a later connection
-        may replace this one until ``ConnectionPlace.keep`` is called.
+        may replace the new connection until ``ConnectionPlace.keep`` is called.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -204,8 +206,8 @@ class Admitting(asyncio.Protocol):
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Override asyncio's method: count the connection (``ConnectionPlace``), then start TLS, if configured, or
-        HTTP.
+        """Override asyncio's method: count the connection (``ConnectionPlace``), then start TLS if it is configured,
+        otherwise HTTP.
         """
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
@@ -260,8 +262,8 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Override asyncio's method: pass *data* to HTTP, store it until TLS starts, or send the error to a refused
-        client.
+        """Override asyncio's method: pass *data* to HTTP, or store *data* until TLS starts. To a refused client, send
+        the error instead.
         """
         if self._begun:
             super().data_received(data)

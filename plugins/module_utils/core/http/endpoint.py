@@ -20,7 +20,7 @@ FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 class Endpoint(NamedTuple):
     """The parts of an endpoint URL. ``scheme``: unix, https, ssh, or http for a cloud on this machine. Parts that the
-    scheme does not use are empty. ``port``: 0 for the port in the configuration of ssh.
+    scheme does not use are empty. ``port``: 0 if the configuration of ssh determines the port.
     """
 
     scheme: str

@@ -41,7 +41,7 @@ def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError,
 
 def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answer: Document,
                                       send: Callable[[Sequence[Document]], Document], place: str) -> Document:
-    """Repeat the *items* of a batch request that an agent refused because of an unknown field, without this field.
+    """Repeat those *items* of a batch request that an agent refused because of an unknown field, without this field.
     Return *answer*, the answer of the first request, with the new results. Other parameters: as in
     ``send_without_unknown_fields``.
     """
@@ -118,8 +118,8 @@ def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
 
 def _field_of_value(value: Value, part: Part) -> Optional[Field]:
     """Return the declaration of the field or item *part* (a name or an index) inside values of the type *value*;
-    ``None`` if there is none. Items of a list or map have no declaration, so a new ``Field`` of the item's type is
-    returned.
+    ``None`` if values of this type have no such field or item. Items of a list or map have no declaration, so a new
+    ``Field`` of the item's type is returned.
     """
     if isinstance(value, Nullable):
         return _field_of_value(value.value, part)

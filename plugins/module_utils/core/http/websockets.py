@@ -8,7 +8,7 @@ from typing import Any, Type
 
 class WebSocketProtocol:
     """A mixin for uvicorn's WebSocket protocol that corrects two of its methods. *invalid_state*: the exception that
-    this protocol raises when its connection is closing.
+    uvicorn's protocol raises when the connection is closing.
     """
 
     invalid_state: Type[Exception]
