@@ -15,6 +15,6 @@ Confirm = Callable[[], None]
 
 
 def always_allowed() -> None:
-    """Do nothing. This is the default of *confirm*, a function that flows call before each change. Other *confirm*
-    functions raise an error if the caller may no longer change the server.
+    """Do nothing. This is the default of *confirm*, a function that the functions of this package call before each
+    change. Other *confirm* functions raise an error if the caller may no longer change the server.
     """

@@ -62,8 +62,8 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
                          confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Detach *volume* (name or uuid) from *server* of *server_host*, and return the answer of ``Client.delete``. The
     agent of *server_host* also removes the export on the volume's host. *volume_host*: the volume's host; if given, an
-    export that an unfinished attachment has left on it is removed too. *confirm*: called before each change; raises an
-    error if the change is no longer allowed. *waiting*: further arguments of ``Client.delete``.
+    export that an unfinished attachment has left on *volume_host* is removed too. *confirm*: called before each change;
+    raises an error if the change is no longer allowed. *waiting*: further arguments of ``Client.delete``.
     """
     key = "%s:%s" % (server, volume)
     if volume_host is not None:

@@ -69,7 +69,7 @@ class Side:
         return "%s:%d" % ("[%s]" % host if ":" in host else host, self.host["link_port"])
 
     def open_migrations(self, server: Optional[str] = None) -> Sequence[dict[str, Any]]:
-        """Return the fields of each migration on this agent that is not completed. *server*: only migrations of this
+        """Return the fields of each uncompleted migration that this agent has. *server*: only migrations of this
         server.
         """
         query = {"server": server} if server else {}
@@ -80,8 +80,8 @@ class Migrate:
     """The migration of *server* (name or uuid) from *source* to *target*; ``steps`` performs it.
 
     *request*: a mapping with ``type`` (auto, live or cold), options (``OPTIONS``), ``becomes`` (flavor and hardware
-    after a resize; cold only) and ``cards`` (for each NIC that is a virtual function, by its MAC, the network card on
-    the target). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
+    after a resize; cold only) and ``cards`` (``{MAC: network card on the target}``, for NICs that are virtual
+    functions). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
     migration on both hosts, new by default. A caller that stores the uuid can repeat the flow even if no agent has
     recorded the migration yet.
     """
@@ -220,8 +220,9 @@ def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool 
 
 
 def _is_with(migration: dict[str, Any], other: Side) -> bool:
-    """Return whether the other host in *migration*, the fields of a migration on an agent, is *other*. The address is
-    compared first, because the certificate's name cannot be fetched from a host that is down.
+    """Return whether *migration*, the fields of a migration as one of its two hosts reports them, names *other* as the
+    second host. The address is compared first, because the certificate's name cannot be fetched from a host that is
+    down.
     """
     host = str(migration["address"] or "").rpartition(":")[0].strip("[]")
     return bool(host and host == (other.address or other.client.host)) or migration["peer"] == other.link_name()
