@@ -49,8 +49,8 @@ _USUAL = "Change the domain with virsh edit: the server follows it."
 
 
 def refused_for_adopted(name: str, what: str) -> Conflict:
-    """Return the error that *what*, a field or an operation, is not possible for the server *name*, because it is
-    adopted: an existing libvirt domain that the agent must not change.
+    """Return the error that *what*, a field or an operation, is not possible for the server *name*, because the server
+    is adopted: it is an existing libvirt domain, which the agent must not change.
     """
     return Conflict("%s: not possible for server %r. It is an adopted domain, whose definition and disks the agent "
                     "never changes. %s Or release it first (module adopt, state released)."
@@ -61,11 +61,11 @@ def plan_adopted(want: Optional[Document], have: Document) -> Iterator[Step]:
     """Yield the steps that bring an adopted server (a libvirt domain that another program created) from its present
     state *have* to its desired state *want* (``None``: removed). Raises ``Conflict`` if the domain no longer exists.
 
-    Keys of *have*: ``power``, its power state, and optionally ``owned`` (the domain's definition has Magnetar's mark),
-    ``unmarked`` (the definition or the running domain lacks the mark), ``recorded_power`` (the power state that the
-    agent has stored), ``transient`` (the domain runs, and another program has undefined it), ``releasing`` (the server
-    is released, not deleted), ``paths`` (of its disks), and ``definition`` (the file with the domain's XML at the time
-    of the adoption).
+    Keys of *have*: ``power``, its power state, and optionally ``owned`` (the domain's definition has the metadata with
+    which Magnetar marks its domains), ``unmarked`` (the definition or the running domain lacks this mark),
+    ``recorded_power`` (the power state that the agent has stored), ``transient`` (the domain runs, and another program
+    has undefined it), ``releasing`` (the server is released, not deleted), ``paths`` (of its disks), and ``definition``
+    (the file with the domain's XML at the time of the adoption).
     """
     if want is None:
         yield from _removal_steps(have)

@@ -68,9 +68,10 @@ def describe_bandwidth(resources: Mapping[str, int]) -> str:
 
 
 def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
-    """Return the traits of the resource provider for *place* (``NETWORK`` or ``NETWORK/CARD``). Ports require such
-    traits, to get bandwidth of their physical network and VNIC type. *divided*: the host also reports bandwidth for
-    single cards of the network.
+    """Return the traits of the resource provider for *place* (``NETWORK`` or ``NETWORK/CARD``). Ports require these
+    traits, so that they get bandwidth of their own physical network and VNIC type. *divided*: the host also reports
+    bandwidth for single cards of the network. The cards' providers then have the traits of ``OF_CARDS`` (VNIC types of
+    virtual functions), and the network's provider lacks them.
     """
     types: tuple[str, ...] = (*TYPES, *OF_CARDS)
     if card_of_place(place):
@@ -123,8 +124,8 @@ def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def bandwidth_inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """Return Placement inventories for *bandwidths*, the result of ``parse_bandwidth_setting``, by the names of
-    ``bandwidth_resource``: ``{name: {"total": kbit/s}}``.
+    """Return Placement inventories for *bandwidths*, the result of ``parse_bandwidth_setting``, by the name that
+    ``bandwidth_resource`` returns: ``{name: {"total": kbit/s}}``.
     """
     return {bandwidth_resource(way, place): {"total": int(amount)}
             for place, ways in bandwidths.items() for way, amount in ways.items()}

@@ -17,8 +17,8 @@ SILENT_RELEASE = "0.1.0"
 
 
 class Capability(NamedTuple):
-    """An ability of a process that processes of an earlier release may lack. *name*: its name, which never changes.
-    *kinds*: the kinds of processes that have it (of ``PROCESS_KINDS``).
+    """A feature of this release that running processes of an earlier release may lack. *name*: its name, which never
+    changes. *kinds*: the kinds of processes that have the feature (of ``PROCESS_KINDS``).
     """
 
     name: str

@@ -54,7 +54,7 @@ def check_permissions(requested: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_batch(items: Any) -> list[tuple[str, Optional[dict[str, Any]], dict[str, Any]]]:
     """Validate *items*, the body of a batch request, and return a list of ``(key, want, permissions)``. The desired
-    fields ``want`` (``None``: no such resource may exist) are not validated yet. Raises ``InvalidField``.
+    fields ``want`` (``None``: the resource must not exist) are not validated yet. Raises ``InvalidField``.
     """
     if not isinstance(items, list):
         raise InvalidField("body", "must be a list of {key, want} objects")

@@ -269,8 +269,8 @@ class Kind:
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current*, the fields of an existing resource, after the alternatives of *requested* fields are reset
-        to their defaults. For example, a requested source image resets the source snapshot.
+        """Return *current*, the fields of an existing resource, with defaults for the fields that are alternatives to a
+        *requested* field. For example, a requested source image resets the source snapshot.
         """
         chosen = {name for name, value in requested.items() if value is not None}
         dropped = {name for group in cls.alternatives if group & chosen for name in group - set(requested)}

@@ -12,7 +12,7 @@ LOOKS = (30_000, 20, 20)
 
 def tune_garbage_collection() -> None:
     """Reduce the work of Python's garbage collector: exclude all objects that exist now, and raise the thresholds. With
-    Python's default thresholds, collections take a tenth of the time to create a server.
+    Python's default thresholds, garbage collection takes a tenth of the time that the creation of a server needs.
     """
     gc.collect()
     gc.freeze()

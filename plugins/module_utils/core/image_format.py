@@ -38,7 +38,7 @@ def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypt
     whole content. Raises only ``ImageRefused``, with the reason.
 
     *claimed*: the format that the user states; it only decides whether a compressed file may be a ramdisk. *encrypted*:
-    the image must be a qcow2 that is encrypted with LUKS; otherwise encrypted images are refused.
+    if true, the image must be a qcow2 that is encrypted with LUKS; if false, encrypted images are refused.
     """
     if not size:
         raise ImageRefused("The image is empty.")
@@ -237,7 +237,7 @@ class Qcow2Header(NamedTuple):
 def qcow2_header(head: bytes) -> Qcow2Header:
     """Return the header of a qcow2 disk that begins with *head*. A guest may have forged the header, so the caller must
     compare the name of the backing file with the file that the disk was created on. Raises ``ImageRefused`` for other
-    formats, for a qcow2 with an external data file, and if the name is not in *head*.
+    formats, for a qcow2 with an external data file, and if the name of a backing file is not in *head*.
     """
     if len(head) < 72 or head[:4] != b"QFI\xfb":
         raise ImageRefused("It is no qcow2.")
@@ -257,7 +257,7 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
     """Return ``aki`` if *head* is the beginning of a kernel, ``ari`` for a ramdisk, otherwise ``None``. *claimed*: as
-    in ``inspect_image``. Raises ``ImageRefused`` for other compressed files.
+    in ``inspect_image``. Raises ``ImageRefused`` for compressed files that are neither.
     """
     if _is_kernel(head):
         return "aki"
@@ -289,8 +289,8 @@ def _is_kernel(head: bytes) -> bool:
 
 
 def _is_cpio(head: bytes) -> bool:
-    """Return whether *head* is the beginning of a newc cpio archive, the format of an initramfs. Zero bytes before the
-    archive are ignored.
+    """Return whether *head* is the beginning of a cpio archive of the type newc, the format of an initramfs. Zero bytes
+    before the archive are ignored.
     """
     return head.lstrip(b"\0")[:6] in (b"070701", b"070702")
 

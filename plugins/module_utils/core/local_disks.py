@@ -29,8 +29,8 @@ REFUSED: Sequence[tuple[str, Sequence[Any], str]] = (
 
 
 class LocalDisk(NamedTuple):
-    """An ephemeral or swap disk of a server. *file*: its file name in the server's directory. *size*: its bytes.
-    *label*: the label of its file system, or ``swap``. *device*: its device name on a virtio bus, such as vdb.
+    """An ephemeral or swap disk of a server. *file*: its file name in the server's directory. *size*: its size in
+    bytes. *label*: the label of its file system, or ``swap``. *device*: its device name on a virtio bus, such as vdb.
     """
 
     file: str

@@ -42,7 +42,7 @@ class Operation:
 
     *status*: ``running``, ``succeeded``, ``failed`` or ``cancelled``. *progress*: ``{done, total, unit, phase}``;
     *total* is ``None`` while it is unknown. *result*: the return value of the function. *error*: ``{code, message,
-    details}``. *name*, *kind*, *key*: the kind of work, and the type and key of its resource. *project*: the project in
+    details}``. *name*: the kind of work. *kind*, *key*: the type and the key of the resource. *project*: the project in
     a cloud. *cloud*: whether a cloud sent the request to the agent. *subject*: the name of the resource that an event
     creates, such as an image.
     """
@@ -176,9 +176,9 @@ class Operation:
 
 
 class Operations:
-    """The operations of an agent: at most *workers* that run at the same time, and the last *kept* that have ended. Up
-    to ``WAITING`` operations that wait for other work (``Operation.waiting``) may run in addition. *threads*: a thread
-    pool to use instead of new ones.
+    """The operations of an agent: at most *workers* that run at the same time, and the last *kept* that have ended.
+    While operations only wait for other work (``Operation.waiting``), up to ``WAITING`` further ones run in their
+    place. *threads*: a thread pool to use instead of new ones.
     """
 
     def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
@@ -244,7 +244,8 @@ class Operations:
     @contextmanager
     def _lending_place(self) -> Iterator[None]:
         """Inside the context, let a queued operation run in addition to the calling operation, which only waits. No
-        effect if ``WAITING`` operations wait already. The calling operation continues after the context without delay.
+        effect if ``WAITING`` operations do so already. After the context, the calling operation continues without
+        delay, even if all workers are busy.
         """
         gives = self._waiting_places.acquire(blocking=False)
         if gives:
@@ -323,7 +324,8 @@ class Operations:
 
     def close(self, grace: float = 0.0) -> None:
         """Refuse new operations, and wait *grace* seconds for the running ones. Then cancel those that still run, and
-        wait the same time again, at least 1 s. A second call does not wait again for operations that are still running.
+        wait *grace* seconds again, at least 1 s. A second call does not wait again for operations that are still
+        running.
         """
         with self._lock:
             self._closed = True

@@ -18,8 +18,8 @@ DIRECT = ("auto", "always", "never")
 
 
 class Option(Field):
-    """An option of a module that is not a field of a resource, such as the endpoint. Its default is applied if it is
-    omitted. *env*: the environment variable that may set it.
+    """An option of a module that is not a field of a resource, such as the endpoint. If the option is omitted, its
+    default is applied. *env*: the environment variable that may set it.
     """
 
     def __init__(self, value: Value, doc: str, env: Optional[str] = None, **kwargs: Any) -> None:

@@ -20,8 +20,8 @@ def follow_operation(answer: Document, look: Callable[[str], Document], deadline
     """Wait until the operation in *answer* (see ``is_operation``) has ended, and return the last answer: the ended
     operation, or the resource. Raises ``TimedOut`` at *deadline* (on the monotonic clock).
 
-    *look*: a function that fetches the operation by its id, and may wait for its end. *progress*: called with each
-    state of the operation.
+    *look*: a function that fetches the operation by its id, and may wait for the operation's end before it returns.
+    *progress*: called with each state of the operation.
     """
     pause, asked_at = 0.0, 0.0
     while is_operation(answer):

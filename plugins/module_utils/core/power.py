@@ -25,8 +25,8 @@ LIVE = (RUNNING, PAUSED)
 
 
 class Power(NamedTuple):
-    """A power state. *number*: its number in Nova. *vm_state*: the vm_state that a server without a running action gets
-    if its guest has this power state; ``None``: the vm_state is not changed.
+    """A power state. *number*: its number in Nova. *vm_state*: the vm_state that a server gets if its guest has this
+    power state and no action is running; ``None``: the vm_state is not changed.
     """
 
     number: int
@@ -123,7 +123,7 @@ def verbs_between(have: str, want: str) -> tuple[str, ...]:
 
 
 def power_number(power: str) -> int:
-    """Return Nova's number of the power state *power*; 0 (NOSTATE) if Nova has none."""
+    """Return Nova's number of the power state *power*; 0 (NOSTATE) if Nova has no such power state."""
     return POWERS[power].number if power in POWERS else 0
 
 
@@ -133,8 +133,9 @@ def power_of_number(number: int) -> str:
 
 
 def desired_power(vm_state: str, number: int) -> str:
-    """Return the power state that a server should have, from its *vm_state* and Nova's *number* of its power state:
-    ``SHELVED`` for a shelved server, and ``OFF`` if the power state is not one of ``WANTED``.
+    """Return the power state that a server with this *vm_state* should have: ``SHELVED`` for a shelved server. If the
+    *vm_state* permits every power state, return the one with Nova's *number*, the present power state. Return ``OFF``
+    instead of a power state that is not one of ``WANTED``.
     """
     if vm_state in (SHELVED, OFFLOADED):
         return SHELVED
@@ -154,8 +155,9 @@ def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
 
 
 def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """Return pairs (vm_state, task_states) of the servers that have this *status* in the Compute API. If task_states is
-    ``None``, all task_states count that have no status of their own. The list is empty for an unknown status.
+    """Return the pairs (vm_state, task_states) with which servers have this *status* in the Compute API. ``None``
+    instead of task_states stands for no task_state, and for all task_states that do not change the status. The list is
+    empty for an unknown status.
     """
     states: list[tuple[str, Optional[tuple[str, ...]]]] = [
         (vm_state, tuple(task for task, name in row.tasks.items() if name == status))

@@ -67,15 +67,15 @@ def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
 
 
 def filter_texts(value: Any) -> list[str]:
-    """Return *value*, the result of a parser of ``filter_reader``, as a list of the accepted strings for
+    """Return *value*, the result of a parser that ``filter_reader`` returned, as a list of the accepted strings for
     ``fits_filters``.
     """
     return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 
 def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Return whether the resource *shown* (its fields) matches all *filters*: for each field name, the accepted values
-    as strings.
+    """Return whether the resource with the fields *shown* matches all *filters*. *filters*: for each field name, the
+    accepted values as strings.
     """
     return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 

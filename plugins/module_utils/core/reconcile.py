@@ -57,7 +57,7 @@ def compared_fields(kind: type[Kind]) -> list[str]:
 def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
                       after: Optional[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the differences (see ``diff_documents``) between the compared fields of a resource *before* and *after* a
-    change. ``None``: the resource does not exist; only the non-empty fields of the existing side are then reported.
+    change. ``None``: the resource does not exist at this time; empty fields of the resource are then not reported.
     """
     names = compared_fields(kind)
     sides: list[Document] = []
@@ -79,8 +79,8 @@ def revision_of(kind: type[Kind], document: Optional[Mapping[str, Any]]) -> str:
 
 
 def check_revision(kind: type[Kind], name: str, permissions: Mapping[str, Any], revision: str) -> None:
-    """Raise ``ChangedSince`` if *permissions* require another revision of the resource *name* than *revision*, its
-    current one. Call it before a change, while the resource is locked.
+    """Raise ``ChangedSince`` if *permissions* require a revision of the resource *name* that differs from *revision*,
+    the current one. Call it before a change, while the resource is locked.
     """
     planned = permissions.get("revision")
     if planned is None or planned == revision:
@@ -104,8 +104,8 @@ def forget_step(kind: type[Kind], name: str) -> Step:
 
 def merge_nics(old: list[Document], requested: list[Document]) -> list[Document]:
     """Merge *requested* NICs into the *old* NICs of a server, and return the result. A requested NIC replaces the old
-    one with the same MAC or, without a MAC, with the same network, bridge, port or physical network; others are
-    appended. If all old NICs are replaced, the result is in the order of *requested*.
+    one with the same MAC or, without a MAC, with the same network, bridge, port or physical network; other requested
+    NICs are appended. If all old NICs are replaced, the result is in the order of *requested*.
     """
     unmatched = sorted(requested, key=lambda nic: not nic.get("port"))
     merged = []
@@ -154,7 +154,7 @@ class Change:
 
     def wanted(self, current: Optional[Mapping[str, Any]]) -> Document:
         """Return all desired fields of the resource: the requested ones, completed by *current*, the previous desired
-        fields; ``None`` for a new resource, which gets defaults.
+        fields. *current* is ``None`` for a new resource, which gets defaults.
         """
         base = self.kind.giving_way(self.kind.defaults() if current is None else current, self.given)
         merged = {name: value for name, value in self.given.items() if name != "id"}
@@ -180,8 +180,8 @@ class Change:
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """Decide how to handle immutable fields of the resource *name* that differ between *old* and *want*. Return the
-        caller's policy: ``ignore``, ``rebuild`` or ``recreate``; "" if none differs, or if the *status* says that the
-        resource has no content yet. Raises ``Immutable`` if the caller has set no suitable policy.
+        caller's policy: ``ignore``, ``rebuild`` or ``recreate``; "" if no such field differs, or if the *status* says
+        that the resource has no content yet. Raises ``Immutable`` if the caller has set no suitable policy.
 
         For ``ignore``, reset these fields in *want* to their old values, and also the fields that only say how to
         create the resource.

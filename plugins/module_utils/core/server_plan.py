@@ -57,12 +57,13 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
 
     * ``power``: the power state (``missing``: it has no libvirt domain). ``transient``: another program has undefined
       the running domain, so it disappears when it stops.
-    * ``todo``: files to create. ``lost``: files that are missing. ``gone``: the server's image, if it no longer exists.
+    * ``todo``: files to create. ``lost``: files that were created, but are missing now. ``gone``: the server's image,
+      if it no longer exists.
     * ``root_bytes``: the size of the root disk. ``sizes``: the bytes of the other local disks, by file name.
     * ``rescue``: the rescue whose disk exists. ``rescued``: the domain boots from that disk. ``rescue_drive``: the
       config drive of the rescue must be written. ``rescue_left``: files of an ended rescue remain.
-    * ``volumes_made``: its new volumes are created. ``attached``: it has volumes. ``volume_away``: its root volume is
-      on another host.
+    * ``volumes_made``: the server's new volumes are created. ``attached``: the server has volumes. ``volume_away``: its
+      root volume is on another host.
     * ``reserved``: its DHCP reservations, ``[[mac, network, address], ...]``. ``told``: the DHCP server may still have
       reservations for the server.
     * ``drive``: the ``drive_digest`` of its config drive. ``pulled``: NICs that are host devices are detached.
@@ -74,7 +75,9 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
 
 
 def converged_state(want: Document) -> Document:
-    """Return the current state (parameter *have* of ``plan_server``) of a server that is exactly as *want* requests."""
+    """Return the current state (parameter *have* of ``plan_server``) of a server that is already exactly as *want*
+    requests.
+    """
     return {**want, "todo": (), "lost": (), "sizes": disk_sizes(want),
             "root_bytes": want["flavor"]["disk"] * GIB or 1,  # an image's size is unknown here
             "rescued": want.get("rescue") is not None, "reserved": address_reservations(want["networks"]),
@@ -144,9 +147,9 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs of the steps that write the config drives of the server and of its rescue, and of the step that
-    deletes the admin password if no config drive needs the password. These steps run after libvirt has assigned device
-    addresses. *power*: the power state at this point of the plan. *rescues*: the verbs of ``_rescuing``.
+    """Yield the verbs of the steps that write the config drives of the server and of its rescue. If no config drive
+    needs the admin password, also yield the verb that deletes this password. These steps run after libvirt has assigned
+    device addresses. *power*: the power state at this point of the plan. *rescues*: the verbs of ``_rescuing``.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []
@@ -188,15 +191,15 @@ def _parts(server: Document) -> Document:
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return the values in *flavor*, and the *files* (names of local disks), on which the domain's XML depends, for a
-    comparison.
+    """Return the values in *flavor*, and the *files* (names of local disks), on which the domain's XML depends. Callers
+    compare the results to decide whether the XML changes.
     """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs of the steps that power the server off, because the fields *names* change. Raises ``Conflict`` if
-    the server is on and the request neither turns it off, allows a reboot, rebuilds it, nor begins or ends a rescue.
+    """Yield the verbs of the steps that power the server off, because the fields *names* change. Raises ``Conflict``
+    for a server that is on, unless the request turns it off, rebuilds it, allows a reboot, or begins or ends a rescue.
     """
     power = have["power"]
     if have.get("rebuild"):

@@ -200,7 +200,7 @@ class Choices(Value):
 
 
 class Nullable(Value):
-    """The value type of the values that *value*, another value type, accepts, and of null."""
+    """A value type that accepts null and everything that *value*, another value type, accepts."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

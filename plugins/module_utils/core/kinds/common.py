@@ -25,8 +25,8 @@ REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 
 class OrNone(Nullable):
-    """The value type of the values that the value type *value* accepts, and of null. The string ``none`` also means
-    null.
+    """A value type that accepts null, the string ``none`` (which also means null), and everything that the value type
+    *value* accepts.
     """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
