@@ -125,8 +125,9 @@ def execute_module(module, params, check_mode, diff_mode, client=None):
 
 
 def secret_texts(module, params):
-    """Return all strings in the values of secret options, for options whose values are lists or mappings. The caller
-    exempts them from Ansible's masking, which would otherwise hide common words everywhere in the output.
+    """Return all strings in the values of those secret options that are lists or mappings. The caller exempts these
+    strings from Ansible's masking, which would otherwise hide common words everywhere in the output;
+    ``masked_arguments`` hides the options themselves.
     """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}

@@ -34,7 +34,7 @@ def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[d
     """Return two values: the inventory host name of each server, as ``{uuid: name}``; and a sorted list of the names
     that several servers would have. A name is the value of the first key in *preferences* that the server has.
 
-    If several servers would have the same name, the beginning of the uuid is appended.
+    If several servers would have the same name, the beginning of each server's uuid is appended to its name.
     """
     keys = (*preferences, "id")
     wished = {server["id"]: next((text for key in keys for text in values_for_key(server, key)), server["id"])

@@ -21,8 +21,8 @@ DEPENDING = frozenset((InvalidField.code, NotFound.code, InUse.code, Conflict.co
 
 class ItemRun:
     """The state of one item of a plan (a change of one resource) while the plan is applied. ``revision``: the revision
-    of the resource that its request requires. ``status``: ``PENDING``, ``APPLIED``, ``UNCHANGED``, ``FAILED`` or
-    ``NOT_BEGUN``. ``message``: the reason of a failure.
+    that the resource must still have when the item is applied. ``status``: ``PENDING``, ``APPLIED``, ``UNCHANGED``,
+    ``FAILED`` or ``NOT_BEGUN``. ``message``: the reason of a failure.
     """
 
     def __init__(self, item):
@@ -52,8 +52,8 @@ def public_item(item):
 
 
 def check_places(plan, parameters):
-    """Raise ``InvalidField`` if *plan* has an agent or cloud ("place") that *parameters*, the connection parameters by
-    place, lack.
+    """Raise ``InvalidField`` if *parameters*, the connection parameters by place (agent or cloud), lack a place of
+    *plan*.
     """
     missing = sorted({item["place"] for item in plan["items"]} - set(parameters))
     if missing:
@@ -132,7 +132,7 @@ def _check_answer(place, work, answer):
 
 def _recheck(place, work):
     """Repeat the dry run of *work* without its required revision, because the resource has changed since the plan.
-    Return the answer if the changes are a part of the plan itself, made by an interrupted run. Otherwise mark *work* as
+    Return the answer if all these changes are a part of the plan, made by an interrupted run. Otherwise mark *work* as
     failed, with the changed fields, and return ``None``.
     """
     item = work.item
@@ -151,9 +151,9 @@ def _recheck(place, work):
 
 
 def moved_fields(item, answer):
-    """Return the fields of an item's resource whose present values are neither those before the plan nor those after
-    it, as ``{path: (planned value, present value)}``. *item*: an item of a plan. *answer*: the answer to a new dry run
-    of its request.
+    """Return the fields of an item's resource whose present values are neither the values before the plan nor the
+    desired values, as ``{path: (value before the plan, present value)}``. *item*: an item of a plan. *answer*: the
+    answer to a new dry run of its request.
     """
     planned = {leaf["path"]: leaf for leaf in item["diff"]}
     moved = {}
@@ -173,8 +173,8 @@ def moved_fields(item, answer):
 
 
 def _field_at(resource, path):
-    """Return the value at *path* in *resource*; ``None`` if there is none. *path*: keys separated by dots, as
-    ``diff_documents`` returns it. Keys may contain dots.
+    """Return the value at *path* in *resource*; ``None`` if *resource* has no such value. *path*: keys separated by
+    dots, as ``diff_documents`` returns it. Keys may contain dots.
     """
     name, _dot, rest = path.partition(".")
     value = resource.get(name)

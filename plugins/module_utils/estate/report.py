@@ -27,8 +27,8 @@ border-bottom:1px solid #d1d9e0}code{font:13px ui-monospace,monospace;overflow-w
 
 
 def summary(report):
-    """Return the numbers of changes in *report* as a sentence, without zeros. For a plan they are counted by kind of
-    change, for an applied plan by status.
+    """Return the numbers of changes in *report* as a sentence; zeros are left out. The changes of a plan are counted by
+    kind of change, those of an applied plan by status.
     """
     of_run = any("status" in item for item in report["items"])
     parts = ["%d %s" % (number, WORDS[name]) for name, number in report["counts"].items()

@@ -67,8 +67,8 @@ class RoleAssignmentModule(ResourceModule):
         return {}
 
     def key(self, params):
-        """Override ``ResourceModule.key``: return the key with all fields. If O(project) and O(domain) are set,
-        O(domain) is the default domain of the project, user and group.
+        """Override ``ResourceModule.key``: return the key with all fields. If O(project) and O(domain) are set, the
+        role is on the project, and O(domain) is only the default domain of the project, user and group.
         """
         parts = {name: params[name] for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if params.get(name) is not None}
         nearest = parts.pop("domain") if "project" in parts and "domain" in parts else None

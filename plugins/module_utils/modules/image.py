@@ -95,7 +95,7 @@ def _empty(answer):
 
 
 def _new(answer):
-    """Return whether ``Client.ensure``, whose answer is *answer*, has created the image."""
+    """Return whether the image is new, according to *answer*, the answer of ``Client.ensure``."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 

@@ -38,8 +38,8 @@ class InfoModule(Module):
         )
 
     def narrowing(self):
-        """Return the part of the options ``selecting`` that all modules for several resources share: filters, fields,
-        limit and sort.
+        """Return the options filters, fields, limit and sort, by name: the part of ``selecting`` that all modules which
+        report several resources have.
         """
         return {
             "filters": Option(
@@ -72,8 +72,8 @@ class InfoModule(Module):
 
     def filters(self, filters):
         """Split the option *filters* into filters that the API applies and filters that the module applies. Return the
-        API's query parameters (single values without wildcards), and ``{field: function}`` for the others; the function
-        tests a value. Raises ``InvalidField``.
+        API's query parameters (single values without wildcards), and the module's own filters as ``{field: function}``,
+        where the function tests a value of the field. Raises ``InvalidField``.
         """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}

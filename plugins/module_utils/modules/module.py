@@ -72,7 +72,8 @@ def key_from_params(params, where=""):
 
 def checked_key_part(params, option):
     """Return the value of *option* in the module parameters *params*, for use as a part of a key such as
-    ``SERVER:VOLUME``. Raises ``InvalidField`` for an empty value. Only the last part of a key may contain colons.
+    ``SERVER:VOLUME``. Raises ``InvalidField`` for an empty value. Colons are not refused, although only the last part
+    of a key may contain them.
     """
     return REFERENCE.check(params[option], option)
 

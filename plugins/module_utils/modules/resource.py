@@ -15,7 +15,7 @@ MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts", "users": "users"
 
 class ResourceModule(Module):
     """The base class of the modules that create or change a resource of the type *kind*, or remove it. Subclasses
-    define the differences of their resource type.
+    override what is different for their resource type.
     """
 
     #: Values of ``state`` except the one that removes the resource, each with the fields that it adds to the desired

@@ -11,7 +11,7 @@ def module_result(noun, label, answer, diff_mode):
     ``<noun>``, ``actions``, ``changes``, ``request_id`` and so on. *noun*, *label*: the resource type, and the
     resource's name for the diff.
 
-    If *answer* has only an operation (``wait: false``), the result is changed, because the operation is still running.
+    If *answer* has only an operation (``wait: false``), ``changed`` is true, because the operation is still running.
     """
     if "changed" not in answer:
         return {"changed": True, "operation": _operation(answer), "request_id": answer.get("request_id")}

@@ -255,7 +255,7 @@ def _refuse_taken_ports(ports, want, at):
 
 
 def _refuse_duplicates(items):
-    """Raise ``InvalidField`` if two *items* of ``servers`` name the same server, since they could contradict each
+    """Raise ``InvalidField`` if two *items* of ``servers`` name the same server, since the items could contradict each
     other.
     """
     first = {}

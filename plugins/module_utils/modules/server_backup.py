@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state (*absent*: whether the state is absent), and
-    for required options with the value ``null``, which the argument spec does not refuse.
+    """Raise ``InvalidField`` for options that the requested state does not allow (*absent*: whether this state is
+    absent), and for required options with the value ``null``, which the argument spec does not refuse.
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:

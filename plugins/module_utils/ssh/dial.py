@@ -122,8 +122,8 @@ class SshDial:
 
 
 class Pipe:
-    """A wrapper with the methods of a socket for an SSH channel, as ``http.client`` needs it. The channel stays open
-    until the wrapper and all its file objects are closed.
+    """A wrapper around an SSH channel with the socket methods that ``http.client`` needs. The channel stays open until
+    the wrapper and all its file objects are closed.
     """
 
     def __init__(self, channel):

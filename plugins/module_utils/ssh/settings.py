@@ -41,14 +41,16 @@ class Hop(NamedTuple):
 
     @property
     def label(self):
-        """Return the host for messages: ``name``, with ``(host:port)`` appended if the address differs."""
+        """Return a text that names the host in messages: ``name``, with ``(host:port)`` appended if the address
+        differs.
+        """
         place = self.host if self.port == 22 else "%s:%d" % (self.host, self.port)
         return place if place == self.name else "%s (%s)" % (self.name, place)
 
 
 def resolve_hop(name, port=0, user="", depth=0):
     """Return the ``Hop`` for the host *name*, with the settings of ``~/.ssh/config``, which *port* and *user* override.
-    *depth*: the number of nested jump hosts so far.
+    *depth*: the number of nested jump hosts so far, which is limited because jump hosts may refer to each other.
     """
     config = _configured(name)
     host, port = config.get("hostname", name), port or _port(name, config)
@@ -90,7 +92,8 @@ def _command(config):
 
 def _jumps(name, text, depth):
     """Return a ``Hop`` for each jump host in *text*, the ProxyJump of the host *name*: ``[user@]host[:port],…``.
-    *depth*: the number of nested jump hosts so far.
+    *depth*: the number of nested jump hosts so far. Raises ``Unreachable`` for too many, because jump hosts may refer
+    to each other.
     """
     if text.lower() == "none":
         return ()
