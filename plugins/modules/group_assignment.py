@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: group_assignment
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Put users into groups of users
 description:
   - Puts one user into a group of users of a cloud, or takes the user out. Other users stay.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: security_group_rule
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage single rules of a security group
 description:
   - Adds a rule to a security group, or removes it. Other rules of the group stay.

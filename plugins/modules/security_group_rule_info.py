@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: security_group_rule_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report rules of security groups
 description:
   - Reports the rules of the security groups of the project, or of one group.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: server_metadata
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Set or remove single metadata keys of a server
 description:
   - Sets keys of the metadata of a server, or removes them. Other keys stay.

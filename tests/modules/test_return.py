@@ -260,6 +260,33 @@ def test_of_networks_of_clouds(overlay):
         check_actions(noun, results[noun])
 
 
+def test_of_parts_of_resources(overlay):
+    """Modules named as in openstack.cloud, for one rule, one member or some metadata of a resource."""
+    assert overlay("security_group", name="web")["changed"]
+    assert overlay("group", name="operators")["changed"] and overlay("user", name="ann", password="secret")["changed"]
+    rule = {"security_group": "web", "protocol": "tcp", "port_range_min": 22, "remote_ip_prefix": "192.0.2.0/24"}
+    for noun, options in (("security_group_rule", rule), ("group_assignment", {"group": "operators", "user": "ann"})):
+        results = [overlay(noun, **options), overlay(noun, **options, state="absent")]
+        for result in results:
+            check_names(noun, result)
+    overlay("security_group_rule", **rule)
+    check("security_group_rule_info", overlay("security_group_rule_info"))
+
+
+def test_of_metadata(cloud):
+    results = [cloud("server_metadata", server="web1", metadata={"role": "web"}, **more)
+               for more in ({}, {"state": "absent"})]
+    for result in results:
+        check_names("server_metadata", result)
+
+
+def check_names(module, result):
+    """Check that a module documents each value of its result. The resource is that of another module, which documents
+    its fields."""
+    assert result["changed"] and result.keys() - {"changed", "diff", "invocation", "warnings"} <= returned.documented_returns(
+        module).keys(), result
+
+
 def test_of_adoptions(module, agent):
     disk = foreign.file_disk(foreign.overlay(agent.folder))
     agent.hypervisor.defined_outside(foreign.foreign_xml("old1", disk + foreign.network_nic()), "running")

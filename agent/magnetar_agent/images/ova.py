@@ -36,7 +36,7 @@ HARMLESS = ("mtime", "atime", "ctime", "uid", "gid", "uname", "gname", "comment"
 #: Namespace of the elements and attributes of a description, for versions 1 and 2.
 _NAMESPACE = re.compile(r"http://schemas\.dmtf\.org/ovf/envelope/[12] ")
 _PLAIN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,200}")
-_DIGEST = re.compile(r"(SHA1|SHA256|SHA512)\s*\(([^()]+)\)\s*=\s*([0-9a-fA-F]+)\s*")
+_DIGEST = re.compile(r"(SHA1|SHA256|SHA512) ?\(([^()]{1,200})\) ?= ?([0-9a-fA-F]{1,128})")
 _PIECE = 1 << 20
 
 
@@ -178,7 +178,7 @@ def _manifest_digests(text: bytes) -> dict[str, tuple[str, str]]:
     """Return algorithm and hexadecimal digest by file name from the content *text* of an archive's manifest."""
     digests = {}
     for line in text.decode(errors="replace").splitlines():
-        match = _DIGEST.fullmatch(line)
+        match = _DIGEST.fullmatch(line.strip())
         if match:
             digests[match[2]] = (match[1].lower(), match[3].lower())
     return digests

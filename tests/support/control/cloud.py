@@ -143,8 +143,8 @@ class Caller:
 class Cloud:
     """A running control plane with fake hosts; see the module."""
 
-    #: The program of an agent; its first argument is the host's name.
-    agent_program = AGENT
+    #: The program of an agent in place of ``AGENT``; its first argument is the host's name.
+    agent_program: str | None = None
 
     def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
                  folders: Mapping[str, str] | None = None, agent: Mapping[str, Any] | None = None,
@@ -219,8 +219,8 @@ class Cloud:
         """Start the agent of a host."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        words = [sys.executable, "-c", self.agent_program, name, "agent", "--fake", "--state-dir", folder / "state",
-                 "--socket", folder / "agent.sock"]
+        words = [sys.executable, "-c", self.agent_program or AGENT, name, "agent", "--fake", "--state-dir",
+                 folder / "state", "--socket", folder / "agent.sock"]
         if self.links:
             words += ["--config", folder / "agent.yml"]
         more = {**({"shares": self.shares} if self.shares else {}), **({} if self.links else self.agent_settings)}
