@@ -60,7 +60,8 @@ class DocumentDriver:
         yield from ()
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the resource's fields as API responses show them."""
+        """Return the fields of the stored resource *document* as API responses show them. *have* and *snapshot*, data
+        about the host, are not used, because the resource exists only as a document."""
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
                   "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}

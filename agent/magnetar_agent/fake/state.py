@@ -136,10 +136,12 @@ class State:
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
-        """Hold the lock while the block changes the objects *names*: ``domain UUID``, ``network NAME``, ``host NETWORK
-        MAC`` (a DHCP reservation) or ``copies`` (the domains of which a disk is being copied). The block may append
-        names to the yielded list. After the block, store all these objects, release the lock, and deliver the new
-        events to the listeners."""
+        """Hold the lock while the block changes the objects *names*. After the block, store these objects, release the
+        lock, and deliver the new events to the listeners. The block may append names to the yielded list.
+
+        Each name is a string in one of these forms: ``domain UUID``, ``network NAME``, ``host NETWORK MAC`` (a DHCP
+        reservation), or ``copies`` (the set of domains of which a disk is being copied).
+        """
         changed = list(names)
         with self._lock:
             yield changed

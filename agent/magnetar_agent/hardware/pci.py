@@ -93,8 +93,9 @@ class PciDevice(NamedTuple):
 
     @property
     def nic_names(self) -> tuple[str, ...]:
-        """Return the names with which NICs request the device, made of physical network and VNIC type
-        (``core.hardware.pci.network_devices_name``). Empty if the device cannot be a NIC."""
+        """Return the names under which the NIC of a server can request this device: one made of the device's physical
+        network and VNIC type (``core.hardware.pci.network_devices_name``), and for a trusted virtual function also one
+        for NICs that request trusted mode. Empty if the device cannot be a NIC."""
         kind = REMOTE if self.remote else VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
         by_ovn = kind in BY_OVN
         if kind is None or not self.physical_network or (self.physical_network == TUNNELS and not by_ovn):

@@ -285,8 +285,8 @@ class HypervisorDisks(Protocol):
         the target already has zeros wherever the source has zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Create a swap area or an ext4 file system (*label* as in ``make_disk``) on the existing raw disk *path*, and
-        flush it to disk."""
+        """Create a swap area, if *label* is ``swap``, otherwise an ext4 file system with this *label*, on the existing
+        raw disk *path*, and flush it to disk."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow the disk *path* of a stopped domain to *size* bytes. *format*: of the disk. *key*: the key of an

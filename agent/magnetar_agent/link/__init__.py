@@ -294,9 +294,10 @@ class Links:
     # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """Return a new local end of a connection between the endpoint *door* and the agent *peer*, and register it
-        under the link *id*, so that it is closed with the link. *loop*: the event loop of the connection. *accepted*:
-        whether *peer* opened the connection."""
+        """Return the new local end of a relay; the relay's other end is a TLS connection to the agent *peer*. Register
+        it under the link *id*, so that closing the link closes it. *door*: the endpoint that the relay leads to.
+        *accepted*: whether *peer* opened the TLS connection; the endpoint is then on this host, otherwise at *peer*.
+        *loop*: the event loop of the connection."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)

@@ -172,8 +172,10 @@ class _TlsEnd(RelayEnd):
 
 
 class AcceptedEnd(_TlsEnd):
-    """The TLS end of a connection that another agent has opened. *admit(peer, link, door)*: returns a coroutine that
-    connects to the endpoint *door*, or raises an error. *admitted*: called when that connection is established."""
+    """The end of a relay that faces another agent, over a TLS connection which that agent has opened. The agent asks
+    for an endpoint of this host; the relay's other end (``LocalEnd``) is connected to it. *admit(peer, link, door)*:
+    returns a coroutine that connects to the endpoint named *door* of the link with the id *link*, or raises an error.
+    *admitted*: called when that connection is established."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
                  admitted: Callable[[], None]) -> None:

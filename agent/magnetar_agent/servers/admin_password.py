@@ -185,7 +185,8 @@ class AdminPasswords:
 
     # Listeners -------------------------------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
-        """Update the list of waiting passwords after *document* was written or *removed*."""
+        """Update the list of passwords that are still to be set in guests, after *document* was written, or deleted if
+        *removed* is true."""
         if document.kind != "server":
             return
         note = None if removed or document.deleting else document.state.get(NOTE)

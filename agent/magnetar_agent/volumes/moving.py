@@ -183,8 +183,9 @@ def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
 
 
 def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Document) -> Disk:
-    """Return the disk that QEMU uses for *attachment* after the move: the same disk as before, but with the content in
-    *pool*."""
+    """Return the disk that QEMU is to use for *attachment* when the volume *document* has been moved to *pool*: the
+    attached disk, with its source replaced by the content in *pool*. Raises ``Conflict`` if the volume no longer
+    exists."""
     old = attaching.attached_disk(host, attachment)
     if old is None:
         raise Conflict("The volume was removed meanwhile.")

@@ -96,8 +96,9 @@ class Pool(Protocol):
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
-        """Create content as a copy of a disk in use, grown to *size*. *target*: the device name of the disk (such as
-        vda) in the running domain *uuid*. *begun*: called once the copy has begun."""
+        """Copy a disk that a running domain uses into new content of the pool, and grow the copy to *size* bytes. *id*,
+        *format*: of the new content. *uuid*, *target*: the domain, and the device name of its disk (such as vda).
+        *begun*: called once the copy has begun. *key*: as in ``make``."""
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow the content *id* to *size* bytes. The caller ensures that no running domain uses it."""

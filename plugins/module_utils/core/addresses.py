@@ -58,7 +58,8 @@ def check_special_networks(net: IPv4Network) -> None:
 def fill_dhcp_range(want: Dict[str, Any], net: IPv4Network) -> None:
     """Set ``dhcp_start`` and ``dhcp_end`` of *want*, the desired state of a network, if they are missing: to the second
     and the last usable address of *net*. The first usable address belongs to the host or the router. Raises
-    ``InvalidField`` if a given ``dhcp_start`` or ``dhcp_end`` is not from the second to the last one.
+    ``InvalidField`` if a given ``dhcp_start`` or ``dhcp_end`` lies outside this range, or if ``dhcp_start`` comes after
+    ``dhcp_end``.
     """
     first, last = net.network_address + 2, net.broadcast_address - 1
     start = _address("dhcp_start", want.get("dhcp_start"), first, last) or first

@@ -256,8 +256,9 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """Return ``aki`` if *head* is the beginning of a kernel, ``ari`` for a ramdisk, otherwise ``None``. *claimed*: as
-    in ``inspect_image``. Raises ``ImageRefused`` for compressed files that are neither.
+    """Return ``aki`` if *head* is the beginning of a kernel, ``ari`` for a ramdisk, otherwise ``None``. *claimed*: the
+    format that the user states; ``ari`` makes any compressed file count as a ramdisk. Raises ``ImageRefused`` for a
+    compressed file in which no ramdisk is found, except for lzma, whose signature is too short to be certain.
     """
     if _is_kernel(head):
         return "aki"

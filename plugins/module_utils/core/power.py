@@ -100,7 +100,8 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
     """Return the server actions that change the power state from *have* to *want*, as pairs of action key (such as
-    os-stop) and agent verb (such as stop). Possible power states: ``WANTED``, and in a cloud ``SHELVED``.
+    os-stop) and agent verb (such as stop). Both power states are from ``WANTED``; for a server of a cloud, also
+    ``SHELVED``.
     """
     if have == want:
         return ()

@@ -180,8 +180,9 @@ class Change:
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """Decide how to handle immutable fields of the resource *name* that differ between *old* and *want*. Return the
-        caller's policy: ``ignore``, ``rebuild`` or ``recreate``; "" if no such field differs, or if the *status* says
-        that the resource has no content yet. Raises ``Immutable`` if the caller has set no suitable policy.
+        policy that the caller has chosen: ``ignore``, ``rebuild`` or ``recreate``. Return "" if no such field differs,
+        or if the *status* says that the resource has no content yet, because until then no field is immutable. Raises
+        ``Immutable`` if the policy is ``fail``, or if it is ``rebuild`` and a rebuild cannot change all these fields.
 
         For ``ignore``, reset these fields in *want* to their old values, and also the fields that only say how to
         create the resource.

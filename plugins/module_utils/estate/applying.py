@@ -30,8 +30,8 @@ class ItemRun:
         self.status, self.message = PENDING, ""
 
     def request(self):
-        """Return the item as an item of a batch request. The API refuses the change if the resource no longer has the
-        required revision.
+        """Return this planned change as one entry of a batch request. The entry contains ``revision``, so that the API
+        refuses the change if the resource has another revision by then.
         """
         item = self.item
         return dict(item["permissions"], key=item["key"], want=item["want"], revision=self.revision)

@@ -54,8 +54,9 @@ class Drift:
 
 
 def find_drift(parameters, declared, unmanaged):
-    """Compare the declared resources with the existing ones at all agents and clouds, and return the ``Drift``.
-    *parameters*: the result of ``place_parameters``. *declared*: a list of ``Declared``. *unmanaged*: an ``Unmanaged``.
+    """Compare the declared resources with the existing ones at all agents and clouds, and return the differences.
+    *parameters*: the result of ``place_parameters``. *declared*: a list of ``Declared``. *unmanaged*: the rule for
+    existing resources without a declaration (an ``Unmanaged``).
     """
     nouns = unmanaged.nouns or [noun for noun in NOUNS if any(resource.noun == noun for resource in declared)]
     if unmanaged.policy == IGNORE:

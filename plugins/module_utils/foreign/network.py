@@ -67,7 +67,9 @@ def _no_groups(params):
 
 
 def _uuid(name):
-    """Return a function that returns its argument if it is a uuid. *name*: the option in the error."""
+    """Return a function that returns its argument in normal form if it is a uuid, and otherwise raises an error that
+    names the option *name*.
+    """
     return lambda value: Uuid().check(value, name)
 
 

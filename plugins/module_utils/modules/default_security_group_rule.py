@@ -18,7 +18,9 @@ class DefaultSecurityGroupRuleModule(ResourceModule):
     on_immutable_doc = "V(recreate) removes the rule and creates it again."
 
     def want(self, params):
-        """Override ``ResourceModule.want``: return only the description, because all other fields are in the key."""
+        """Override ``ResourceModule.want``, which returns the desired fields: return only ``description``, if it is
+        given, because all other fields are part of the rule's key.
+        """
         return {} if params["description"] is None else {"description": params["description"]}
 
     def key(self, params):

@@ -275,7 +275,8 @@ class NftPortFilter:
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()
 
     def end_filters(self) -> None:
-        """Stop listening for removed tables. The loaded tables are not removed."""
+        """Stop watching whether nftables tables of this port filter are removed (``on_filters_gone``). Tables in the
+        kernel stay in force."""
         if self._end is not None:
             self._end.close()
 

@@ -60,9 +60,10 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with the added key ``_moves`` (the servers to move) and the predicted
-        ``state``: balanced if the moves even out the load, otherwise the state of *have*. Raises ``NotFound`` for an
-        unknown cell or host."""
+        """Return the desired state *want* with two added keys: ``_moves`` (the servers to migrate) and ``state``, the
+        predicted state of the cell's balance: ``balanced`` if these migrations even out the load of the cell's hosts,
+        otherwise the present state in *have*. Raises ``NotFound`` for an unknown host, or if *have* is ``None``, which
+        means that there is no such cell."""
         if have is None:
             raise NotFound(f"There is no cell {want.get('name')!r}. GET /v1/cell shows the cells.", kind=self.kind.noun)
         host, limit = want.get("free_host"), want.get("max_moves")

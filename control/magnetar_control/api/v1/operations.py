@@ -188,7 +188,9 @@ class ProjectOperations(Operations):
                     self._begun(project, work)
 
     def _may(self, project: str | None) -> bool:
-        """Return whether the limits allow that another operation of the project starts or continues now."""
+        """Return whether one more operation of *project* may run now: a new one, or one that has waited for servers or
+        volumes and continues. Limits apply to the project's running operations and, for a new one, to its operations
+        that wait. *project*: ``None`` for operations without a project."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 

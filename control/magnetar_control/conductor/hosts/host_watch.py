@@ -106,8 +106,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """Insert a row for each host in the settings that has none, and update the rows of hosts that do not have this
-        conductor's cell, or the endpoint from the settings."""
+        """Ensure that each host in the settings has a row with this conductor's cell and with the endpoint from the
+        settings: insert rows that are missing, and update rows in which one of these differs."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}

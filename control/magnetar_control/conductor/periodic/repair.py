@@ -101,8 +101,9 @@ def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Claim the resources that the finding's server uses on its host. Raises ``Conflict`` if the host has too few
-    resources left, if the server is on another host, or if an action of the server is queued or running."""
+    """Repair a finding of the kind ``unclaimed``: claim the resources that its server uses on the host that it names.
+    Raises ``Conflict`` if that host does not exist or has too few resources left, if the server is no longer on it, or
+    if an action of the server is queued or running."""
     conductor, host = watch.conductor, state.hosts.get(finding.place)
     if host is None:
         raise Conflict(f"There is no host {finding.place}.")

@@ -94,9 +94,11 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
 
 def flow_on_host(fails: Callable[[Work, MagnetarError], None],
                  down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
-    """Return a decorator that makes an action's complete flow from a function ``ask(work, client)``, which makes one
-    request to the host's agent. *fails*: called if the agent refuses the request, for example ``Work.failed`` or
-    ``Work.error``. *down*: called with the ``HostDown`` error after the last attempt."""
+    """Return a decorator for a function ``ask(work, client)`` that makes one request to the agent of the server's host.
+    The decorated function executes a whole action: it calls ``ask`` and ends the action, or puts the action back into
+    the queue for another attempt if the host is down. *fails*: called if the agent refuses the request, for example
+    ``Work.failed`` or ``Work.error``. *down*: called with the ``HostDown`` error if the last attempt fails too, or if a
+    deletion or evacuation is queued."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:

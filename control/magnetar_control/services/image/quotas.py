@@ -67,8 +67,8 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
 
 
 def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
-    """Raise the quota's error unless the project may have *more* additional images and *size* additional bytes of
-    content. *image*: the id of an image whose running upload does not count as usage."""
+    """Raise ``TooLarge`` unless the project may have *more* additional images and *size* additional bytes of content.
+    *image*: the id of an image whose running upload is not counted."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:

@@ -318,7 +318,7 @@ SERVER_TYPES = ("INSTANCE", "MIGRATION")  # types of consumers: servers, and the
 
 
 def is_server_claim(claim: ClaimRow) -> bool:
-    """Return whether an allocation's consumer is a server or a migration."""
+    """Return whether *claim* belongs to a server: its consumer is a server, or a migration of a server."""
     return claim.owner is None or claim.owner["type"] in SERVER_TYPES
 
 

@@ -130,8 +130,8 @@ def requests_on_cards(nics: Iterable[BandwidthRequest], names: Iterable[str]) ->
 
 
 def _cards(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return, for each physical network with network cards, the cards' places (``NETWORK/CARD``). *names*: the names of
-    a host's inventories (``CLASS:PLACE``)."""
+    """Return ``{physical network: [NETWORK/CARD of each of its network cards]}`` from *names*, the names of a host's
+    inventories, such as ``RESOURCE_CLASS:NETWORK/CARD``. Networks without cards are left out."""
     places_by_network: dict[str, list[str]] = {}
     for place in sorted({place for _kind, place in map(split_resource, names) if card_of_place(place)}):
         places_by_network.setdefault(network_of_place(place), []).append(place)

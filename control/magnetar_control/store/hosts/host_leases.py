@@ -105,12 +105,12 @@ def take_host_leases(database: Database, holder: str, names: Collection[str]) ->
 def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, Collection[str]],
                       silent: Collection[str] = (), problems: Mapping[str, str | None] = MappingProxyType({}),
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
-    """Renew the leases of hosts that the process *holder* watches, write their heartbeats, and return the result. All
-    mappings are by host name.
+    """Renew the leases of hosts that the process *holder* watches, store which hosts have answered, and return the
+    result. All mappings are by host name.
 
     *heartbeats*: for each host that answered, the uuids of evacuations whose old guests are stopped or removed there.
     *silent*: hosts that did not answer. *problems*: texts to store that say why a host is not up; ``None`` clears the
-    stored text. *reports*: the data of the heartbeat, as JSON text.
+    stored text. *reports*: the content of heartbeats to store, as JSON text; ``None`` clears the stored content.
     """
     statements, names = _statements(database.kind), {*heartbeats, *silent, *problems}
     if not names:

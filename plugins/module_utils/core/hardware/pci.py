@@ -188,8 +188,8 @@ def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def device_pools(host: Mapping[str, Any]) -> list[DevicePool]:
-    """Return the device pools that *host* (fields of ``kinds.Host``) reports in ``pci_pools`` and ``mdevs``. If an
-    agent of an older release does not report ``pci_pools``, each alias becomes a pool.
+    """Return the device pools that *host* (fields of ``kinds.Host``) reports in ``pci_pools`` and ``mdevs``. If there
+    is no ``pci_pools``, because the host's agent has an older release, make a pool of each alias in ``pci_devices``.
     """
     parts = [DevicePool(_names(mdev), mdev["numa_node"], mdev["total"], mdev["free"], mdev.get("provider", ""),
                         VGPU_CLASS)

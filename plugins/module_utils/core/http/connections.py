@@ -206,8 +206,9 @@ class Admitting(asyncio.Protocol):
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Override asyncio's method: count the connection (``ConnectionPlace``), then start TLS if it is configured,
-        otherwise HTTP.
+        """Override asyncio's method: count the connection for the limit of connections per client address, then start
+        TLS if it is configured, otherwise HTTP. Abort the connection instead if it is beyond the limit and gets no
+        error response.
         """
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)

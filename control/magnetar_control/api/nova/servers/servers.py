@@ -89,8 +89,8 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
 
 
 def _detail(call: Call) -> dict[str, Any]:
-    """Return the use case's arguments for the detailed list: ``query``, as ``_query`` returns it, and ``columns``: the
-    columns that the answer shows to the caller. Fetching fewer columns makes the list faster."""
+    """Return the keyword arguments with which *call* calls ``list_servers_detail``: ``query``, as ``_query`` returns
+    it, and ``columns``, the columns that the caller sees in the answer. Fetching only these makes the list faster."""
     return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
 
 

@@ -159,9 +159,10 @@ class IdentityDriver(AdministratorsDriver):
         return want
 
     def complete_domain(self, connection: Connection, caller: Caller, want: Document, have: Document | None) -> None:
-        """Set ``domain`` in *want* to the domain's name, and ``_domain_id`` to the domain's id. A dry run may assume
-        that an earlier Ansible task creates a missing domain; then ``_domain_id`` is ``None``. Raises ``InvalidField``.
-        """
+        """Set ``domain`` and ``_domain_id`` in *want* to the name and the id of the resource's domain. This is the
+        domain that *want* names (by name or id); by default the domain of the existing resource *have*, or if *have* is
+        ``None``, the domain of the caller's project. If there is no such domain, raise ``InvalidField``. A dry run only
+        adds a warning, because an earlier Ansible task may create the domain; ``_domain_id`` is then ``None``."""
         key = want.get("domain")
         if have is not None and key in (None, have["domain"], have["domain_id"]):
             want.update(domain=have["domain"], _domain_id=have["domain_id"])

@@ -115,10 +115,10 @@ class FloatingIps(Networking):
         return str(row.id) if row is not None else key
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
-        """Among the Neutron ports of a server, find one in a subnet that a router connects with the external network
-        *network* (a uuid). Return the port's uuid and its IPv4 address *address*; if *address* is ``None``, any IPv4
-        address in such a subnet. *server*: the field of the request that names the server, and the server's uuid. If
-        there is no such port, raise ``InvalidField`` for the field in *server*."""
+        """Find a port of a server that a floating IP of the external network *network* (a uuid) can be bound to: a port
+        with an IPv4 address in a subnet that a router connects with *network*. Return the port's uuid and this address.
+        *address*: accept only this address; ``None``: any. *server*: the field of the request that names the server,
+        and the server's uuid. If there is no such port, raise ``InvalidField`` for this field."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):

@@ -173,8 +173,9 @@ def _within(caller: Caller, key: str) -> Caller:
 
 
 def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete the server *key* permanently, even if it was soft-deleted, and return the result of the event. If there is
-    no such server, do nothing: an earlier execution of the same request may have deleted the server."""
+    """Handle the v1 event that deletes the server *key* permanently, even if it was soft-deleted. Return the API's
+    answer, which contains the server as it was. If there is no such server, answer that nothing was done: an earlier
+    execution of the same request may have deleted the server."""
     NoArguments.check(args)
     row = driver.row(caller, key)
     if row is None:
@@ -185,8 +186,8 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
 
 
 def _clear_password(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete the encrypted password that the guest has published for its user. Return the result of the event, with the
-    server."""
+    """Handle the v1 event that deletes the encrypted password that the guest of the server *key* has published. Return
+    the API's answer, which contains the server."""
     NoArguments.check(args)
     row = driver.existing(caller, key)
     server = ServerActions(caller, row.id, operation)

@@ -27,10 +27,13 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 
 @dataclass
 class NorthboundChanges:
-    """The changes that turn the northbound database into the desired one. *make*, *drop*: rows to insert and delete.
-    *change*: (row, {column: new value}). *put*, *take*: references to add and to remove: (holder, row that the holder
-    refers to). A holder is the column with the reference: (table, key of the column's row, column). *refer*: (row,
-    column, key of the row that the column will refer to). *found*: descriptions of the differences."""
+    """The changes that turn the northbound database into the desired one.
+
+    *make*, *drop*: rows to insert and to delete. *change*: (row, {column: new value}). *put*, *take*: references to add
+    to and to remove from columns with several references, each as (``Holder``, row to refer to). A ``Holder`` is such a
+    column: (table, key of the column's row, name of the column). *refer*: single references to set: (row, column, key
+    of the row to refer to; ``None``: none). *found*: descriptions of the differences.
+    """
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -97,9 +100,9 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Update the index of references with the rows that *column* of *row* refers to now. These rows may be
-        thousands, so this method reads the IDL's internal data: the public attributes would create new objects, whose
-        hashes must be computed again."""
+        """Update ``holders``, which maps the uuid of a row to the columns that refer to it, with the rows that *column*
+        of *row* refers to now. There may be thousands of them, and the public attributes of the IDL would create and
+        hash a new object for each; therefore this method reads the IDL's internal data."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:
