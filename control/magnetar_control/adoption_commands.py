@@ -26,7 +26,7 @@ EXAMPLES = ("magnetar host adopt kvm1\n"
 
 def add_adoption_command(command: Any, actions: Any) -> None:
     """Add the command ``adopt`` to *actions*, the subparsers of the group ``host``. *command*: the function
-    ``_add_command`` of ``cli``."""
+    ``_add_command`` of ``cli``, which adds a subcommand."""
     parser = command(actions, "adopt", run_host_adopt,
                      "List the libvirt domains of a host that other programs have defined, adopt them as servers of a "
                      "project, or release them. Guests run on. Nothing changes without --yes. Status 1 if a domain "
@@ -95,8 +95,8 @@ def _print_domains(caller: Caller, options: argparse.Namespace) -> int:
 
 
 def _work_on_domain(caller: Caller, key: str, want: dict[str, Any], options: argparse.Namespace) -> int:
-    """Adopt or release one domain; without ``--yes``, only print what would be done. Return the exit status: 1 if the
-    request is refused."""
+    """Adopt or release one domain (a released domain continues to run, but is no longer a server of the cloud); without
+    ``--yes``, only print what would be done. Return the exit status: 1 if the request is refused."""
     from magnetar_control.api.v1.adoption import CloudAdoptions
     from magnetar_core.operations import Operation
 

@@ -39,7 +39,8 @@ def new_holder(name: str) -> str:
 
 class Announcement:
     """The database row that announces one running process to the other processes of the control plane. It contains the
-    release and the capabilities of the process. *kind*: ``api`` or ``conductor``."""
+    release of the process and its capabilities: the names of features that processes of an earlier release may lack.
+    *kind*: ``api`` or ``conductor``."""
 
     def __init__(self, store: Store, kind: str, name: str, database: Database) -> None:
         self.kind, self.name, self.holder = kind, name, new_holder(name)
@@ -80,8 +81,9 @@ class Announcement:
         write(self._database, self.holder, self.name, self.version, self.capabilities)
 
     def check(self) -> None:
-        """Check that this process is compatible with the cloud. Raises ``ProcessTooOld`` if the cloud uses a capability
-        that this process lacks, or if another running process is more than one release older or newer."""
+        """Check that this process is compatible with the cloud. Raises ``ProcessTooOld`` if the cloud already uses a
+        feature that the release of this process lacks, or if another running process is more than one release older or
+        newer."""
         me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
         with self._store.api.read() as connection:
             marks = fetch_capability_marks(connection)

@@ -22,7 +22,8 @@ CATALOGUE = "backup.json"
 
 def add_backup_commands(command: Any, group: Any) -> None:
     """Add the subcommand ``magnetar backup import`` to the command line. *command*: the function ``_add_command`` of
-    ``cli``. *group*: the function ``_add_group`` of ``cli``, which returns the subparsers of a command group."""
+    ``cli``, which adds a subcommand. *group*: the function ``_add_group`` of ``cli``, which returns the subparsers of a
+    command group."""
     actions = group("backup", "Import backups of volumes.")
     parser = command(actions, "import", run_backup_import,
                      "Add the backups whose catalogues are in a directory to the database, each to its former project. "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_balance_command(command: Any, commands: Any) -> None:
     """Add the subcommand ``magnetar balance`` to *commands*, the subparsers of the command line. *command*: the
-    function ``_add_command`` of ``cli``."""
+    function ``_add_command`` of ``cli``, which adds a subcommand."""
     balance = command(commands, "balance", run_balance,
                       "Even out the real load of hosts, or free one host, by a few live migrations. Prints the moves, "
                       "then does them. Status 1 if one fails.",

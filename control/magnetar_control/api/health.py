@@ -80,7 +80,8 @@ class MetricsForAdmins(Application):
 
 class HealthServer:
     """An HTTP server for ``/healthz`` and ``/metrics`` on a separate address, without authentication. *listen*:
-    host:port. *runner*: the ``ActionRunner`` of this process, if the process runs a conductor, otherwise ``None``."""
+    host:port. *runner*: the part of this process's conductor that executes queued actions; ``None`` if the process runs
+    no conductor."""
 
     def __init__(self, listen: str, metrics: Metrics, runner: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")

@@ -166,8 +166,9 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """Return an open WebSocket connection to the agent of *host*, for the console of the server in *grant*.
-        *query*: the query string of the URL. Raises ``MagnetarError`` with a message for users."""
+        """Return an open WebSocket connection to the agent of *host*, for the console in *grant* (the server, its host
+        and the console that the client's token allows). *query*: the query string of the URL. Raises ``MagnetarError``
+        with a message for users."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -232,7 +233,8 @@ class ConsoleProxy:
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
         """Wait until the server's live migration ends, and return its new host. Return ``None`` if the server is still
-        on the host of *grant*, if the migration takes longer than ``ARRIVES`` seconds, or if a database fails."""
+        on the host in *grant* (the server, its host and the console that the client's token allows), if the migration
+        takes longer than ``ARRIVES`` seconds, or if a database fails."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:

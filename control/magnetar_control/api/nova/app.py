@@ -53,10 +53,10 @@ class ComputeApplication(Application):
         """Override ``Application.way``: return the ``Way`` of a request, which decides whether it runs in the event
         loop or in a thread.
 
-        If the cloud uses the embedded identity service, the way of a short GET request depends on the databases:
-        ``TURN`` (a few threads), but if all databases are SQLite, ``ALONE`` (one thread) for a URL with a query string,
-        and ``HERE`` (the event loop) for a URL without one. Of the other requests, those that may wait for hosts get
-        ``WAIT`` (a separate thread pool), all others ``THREAD``.
+        If the cloud uses the embedded identity service, the way of a GET request that reads little from the databases
+        depends on the databases: ``TURN`` (a few threads), but if all databases are SQLite, ``ALONE`` (one thread) for
+        a URL with a query string, and ``HERE`` (the event loop) for a URL without one. Of the other requests, those
+        that may wait for hosts get ``WAIT`` (a separate thread pool), all others ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):

@@ -34,10 +34,10 @@ ABSENT: Any = object()
 class ListFilter:
     """One or more query parameters that filter a list by a field.
 
-    *names*: the parameters, separated by blanks. *add*: a function that adds the filter to the list request; its
-    arguments are the list request, the field's column and the checked value. *value*: the validator of the parameter.
-    *everyone*: the first minor version at which all callers may use the parameters; in earlier versions, the parameters
-    have an effect for administrators only.
+    *names*: the parameters, separated by blanks. *add*: a function that adds the filter to a list request, such as a
+    ``ServerListRequest``; its arguments are the list request, the field's column and the checked value. *value*: the
+    validator of the parameter. *everyone*: the first minor version at which all callers may use the parameters; in
+    earlier versions, the parameters have an effect for administrators only.
     """
 
     names: str
@@ -56,7 +56,8 @@ class ApiField:
       differs from *wire*; ``None`` if the use case does not get the field.
     * *takes*: the requests that may contain it (create, update, …); *required*: the requests that must contain it.
     * *shows*: the answers that contain it (list, show, …).
-    * *show*: a function of the view and the row that returns the shown value, if it is not the column's value.
+    * *show*: a function of the ``View`` (which converts the row to JSON) and the row; it returns the shown value, if it
+      is not the column's value.
     * *when*: for a field that is not always shown, a function of the other shown fields and the row; it returns whether
       the field is shown. If a field has *when*, its *show* may return ``ABSENT``, which hides the field too.
     * *reads*: the columns that *show* and *when* read, if they are not the field's column.
@@ -87,7 +88,8 @@ class ApiField:
 
     @property
     def column(self) -> str:
-        """The name of the field outside the API: the column of rows, and the argument of the use case."""
+        """The name of the field outside the API: the column of rows, and the argument of the use case (the function
+        that does the work of a request)."""
         return self.name or self.wire
 
     def at(self, version: int) -> bool:
@@ -212,8 +214,8 @@ class Fields:
         return Body(rows, [row for row in rows if request in row.required.split()])
 
     def arguments(self, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Return the values of *body*, a checked request body, by the names of the use case's arguments. *request*
-        (create, update, …): needed only if these names differ by request."""
+        """Return the values of *body*, a checked request body, by the argument names of the use case (the function that
+        does the work of the request). *request* (create, update, …): needed only if these names differ by request."""
         names = self._names[request]
         return {names[name]: value for name, value in body.items() if name in names}
 
@@ -292,7 +294,8 @@ class View:
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
         """Return *rows* as dicts for the answer: the fields that the caller may see. All rows must have the same
-        columns. JSON columns of a ``SelectedRow`` stay JSON text."""
+        columns. For a ``SelectedRow``, a row whose JSON columns are parsed only when its attributes are read, these
+        columns stay JSON text."""
         names, plain, made, optional, documents = self.names, self.plain, self.made, self.optional, []
         if rows and isinstance(rows[0], SelectedRow):
             rows = [row.stored for row in rows]

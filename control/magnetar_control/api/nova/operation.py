@@ -50,7 +50,7 @@ def by_use_case(call: Call) -> Any:
 class ApiOperation(Route):
     """The declaration of one operation of the Compute API, such as ``POST /servers``.
 
-    * *name*: the operation's id in the conformance table.
+    * *name*: the operation's id in the table of Nova's operations that ``tests/conformance`` uses.
     * *use*: the use case: the function that checks policy and states, and does the work.
     * *handler*: a function of the ``Call`` that returns the answer; by default it calls the use case.
     * *given*: for the default handler, a function of the ``Call`` that returns keyword arguments of the use case.
@@ -115,14 +115,14 @@ def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiO
 
 
 def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
-    """Return a function for ``ApiOperation.given`` that passes the whole request body to the use case, as its argument
-    *name*."""
+    """Return a function for ``ApiOperation.given`` that passes the whole request body as the argument *name* to the use
+    case, the function that does the work of the operation."""
     return lambda call: {name: call.body}
 
 
 def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
     """Return a function for ``ApiOperation.shown`` that makes the answer ``{key: result}`` from the result of the use
-    case."""
+    case, the function that does the work of the operation."""
     return lambda _call, use_case_result: {key: use_case_result}
 
 

@@ -47,7 +47,7 @@ class Gapped(Value):
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return *value* in the normal form of the inner validator. Raises ``InvalidField``, also in a version that
+        """Return *value* in the normal form of the wrapped validator. Raises ``InvalidField``, also in a version that
         lacks the field."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")

@@ -66,8 +66,8 @@ class CloudAdoptions(CloudDriver):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Adopt the domain *key* as a server, or release its server if *want* is ``None``. Raises ``Conflict`` with all
-        that hinders an adoption."""
+        """Adopt the domain *key* as a server, or, if *want* is ``None``, release its server: remove the server from the
+        cloud, and let the domain run on. Raises ``Conflict`` with all that hinders an adoption."""
         adoptions.show_candidate.check_allowed(caller)
         host, domain = _split_key(key)
         if want is None:
@@ -114,8 +114,8 @@ class CloudAdoptions(CloudDriver):
 
     def _unchanged(self, caller: Caller, candidate: AdoptionCandidate, requested: Document,
                    permissions: Mapping[str, Any], dry_run: bool) -> Result:
-        """Return the result for a domain that is adopted already. If the agent has lost the adoption, repeat it there.
-        """
+        """Return the result for a domain that is adopted already. If the domain was released on its host meanwhile, ask
+        the host's agent to adopt it again."""
         row, warnings = candidate.row, list[str]()
         assert row is not None
         if requested.get("server_name", row.name) != row.name:
@@ -132,7 +132,8 @@ class CloudAdoptions(CloudDriver):
         return Result(steps, [], _adopted_report(candidate, row), warnings)
 
     def _release(self, caller: Caller, host: str | None, domain: str, dry_run: bool, operation: Operation) -> Result:
-        """Release the server of a domain, unless this is a dry run. Do nothing if it is none."""
+        """Release the server of a domain, unless this is a dry run: remove the server from the cloud, and let the
+        domain run on. Do nothing if the domain is not a server. Return the result with the steps."""
         row = _adopted_row(caller, host, domain)
         if row is None:
             return Result([], [], None)
@@ -163,8 +164,8 @@ def _split_key(key: str) -> tuple[str | None, str]:
 
 
 def _settled_row(caller: Caller, row: ServerRow | None, operation: Operation) -> ServerRow | None:
-    """Wait until no action of the adopted server *row* runs, and return its new row; ``None`` if it is gone. Return
-    other rows unchanged."""
+    """If *row* is an adopted server, wait until no action runs on this server, and return its new row; ``None`` if the
+    server is gone. Otherwise return *row* unchanged."""
     if row is None or not servers.is_adopted_server(row):
         return row
     owner = adoptions.owner_caller(caller, row.project_id, row.user_id)
@@ -199,7 +200,8 @@ def _adoption_request(caller: Caller, requested: Document) -> AdoptionRequest:
 
 
 def _steps(proposal: Proposal) -> list[Step]:
-    """Return the steps of the adoption of *proposal*."""
+    """Return the steps that adopt a domain, such as the creation of ports; the answer lists them. *proposal*: the
+    server that the domain becomes."""
     flavor = proposal.flavor
     return [*([Step("create_flavor", f"make the private flavor {flavor['name']}")] if flavor and proposal.makes_flavor
               else []), record_step(Server, proposal.name),
@@ -209,7 +211,9 @@ def _steps(proposal: Proposal) -> list[Step]:
 
 
 def adoption_document(proposal: Proposal, request: AdoptionRequest | None = None) -> Document:
-    """Return the report about a domain in the format of the v1 API. *request*: the request to adopt it."""
+    """Return a description of a domain in the format of the v1 API: the agent's report, and *proposal*, the server that
+    the domain would become; if the domain is adopted already, its server in place of *proposal*. *request*: the request
+    to adopt it."""
     candidate, row = proposal.candidate, proposal.candidate.row
     if row is not None and servers.is_adopted_server(row) and row.launched_at and row.host == candidate.host.name:
         return _adopted_report(candidate, row)
@@ -226,7 +230,8 @@ def adoption_document(proposal: Proposal, request: AdoptionRequest | None = None
 
 
 def _adopted_report(candidate: AdoptionCandidate, row: ServerRow) -> Document:
-    """Return the report about a domain whose server is *row*."""
+    """Return the description of an adopted domain in the format of the v1 API. *candidate*: the domain, as the host's
+    agent reports it. *row*: its server."""
     ports = [{"mac": nic["mac"], "network": nic["network"], "addresses": [
         ip["ip_address"] for ip in nic["fixed_ips"]]} for nic in row.nics]
     server = {**candidate.report["server"], "name": row.name, "flavor": dict(row.flavor), "ports": ports,

@@ -171,10 +171,11 @@ class CloudDriver:
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the steps that change the current state *have* (``None``: no such resource) to the desired state *want*
-        (``None``: remove it). *have* also contains the permissions of the request, such as ``allow_reboot``. Every
-        change also has a step that records the resource; the calling code adds this step, so it is not yielded. The
-        function has no side effects."""
+        """Yield the steps (name and description of each part of the change, for the answer) that change the current
+        state *have* (``None``: no such resource) to the desired state *want* (``None``: remove it). *have* also
+        contains the permissions of the request, such as ``allow_reboot``. Every change also has a step ``record``, for
+        storing the desired state in the database; the calling code adds this step, so it is not yielded. The function
+        has no side effects."""
         if want is None:
             yield from self.removing
         elif have is None:

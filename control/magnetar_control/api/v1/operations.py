@@ -83,8 +83,8 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the operation as waiting in this context, so that another operation may run meanwhile. If the operation
-        is already marked as waiting, do nothing."""
+        """In this context, do not count the operation as running, because it waits (for a server, a volume or a lock),
+        so that another operation may run meanwhile. A nested context has no effect."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():
@@ -189,8 +189,8 @@ class ProjectOperations(Operations):
 
     def _may(self, project: str | None) -> bool:
         """Return whether one more operation of *project* may run now: a new one, or one that has waited for servers or
-        volumes and continues. Limits apply to the project's running operations and, for a new one, to its operations
-        that wait. *project*: ``None`` for operations without a project."""
+        volumes and continues. Limits apply to the number of the project's running operations and, for a new operation,
+        to the number of the project's operations that wait. *project*: ``None`` for operations without a project."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 
@@ -209,8 +209,8 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _giving_way(self, project: str | None) -> Iterator[None]:
-        """Release the worker of an operation of *project* in this context, so that another operation can run. At the
-        end, wait until a worker is free again."""
+        """In this context, do not count an operation of *project*, which waits (for a server, a volume or a lock), as
+        running, so that another operation can run. At the end, wait until the operation may run again."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1

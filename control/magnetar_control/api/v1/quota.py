@@ -102,8 +102,9 @@ class CloudQuotas(CloudDriver):
 
 
 def _embedded_services(caller: Caller) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield the embedded volume service and the embedded network service, each with its limits: the field of a quota,
-    and the name of the resource in the service. Services of others (Cinder, Neutron) keep their limits themselves."""
+    """Yield the embedded volume service and the embedded network service, each with a dict of its limits: {field of a
+    quota in the v1 API: name of the limited resource in the service}. Cinder and Neutron are not yielded, because they
+    keep their limits themselves."""
     services = caller.cloud.services
     for service, names in ((services.volume, dict(zip(OF_VOLUMES, OF_VOLUMES, strict=True))),
                            (services.network, OF_NETWORKS)):

@@ -30,7 +30,8 @@ UNMANAGE_BODY = build_record({})
 
 class ManageRoutes:
     """The routes that list the content of a storage pool (files, LVs, RBD images), and turn existing content into
-    volumes (Cinder's manage). *path*: one of ``PATHS``, the names of the resource in URLs. Only for administrators."""
+    volumes (Cinder's manage). *path*: the resource's name in URLs: ``manageable_volumes`` or ``os-volume-manage``. Only
+    for administrators."""
 
     def __init__(self, service: EmbeddedVolumes, path: str) -> None:
         self.service, self.path = service, path

@@ -42,8 +42,8 @@ ACCEPT = build_record({"auth_key": AuthKey(1, 255)}, "auth_key")
 
 
 class TransferRoutes(NounRoutes):
-    """The routes of volume transfers, and their handlers. *path*: one of ``PATHS``, the old or the new URL path of
-    transfers."""
+    """The routes of volume transfers, and their handlers. *path*: the name of transfers in URLs: ``volume-transfers``,
+    or ``os-volume-transfer`` for older clients."""
 
     name = "transfer"
     filters = ("name", "volume_id", "id")

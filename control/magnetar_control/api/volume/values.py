@@ -34,7 +34,7 @@ class IdOrNone(Id):
 
 class Connector(MapOf):
     """A validator of the connector of an attachment: an object that describes the client that connects the volume. It
-    checks the fields in *read*, a class attribute; other fields are stored unchecked."""
+    checks only the fields that this service uses (host, mountpoint); other fields are stored unchecked."""
 
     read = {"host": Nullable(Text(0, 255)), "mountpoint": Nullable(Text(0, 255))}
     #: Limit in bytes of the JSON text.

@@ -37,8 +37,8 @@ BODY = ByVersion(("2.6", "2.7", _body(*_console_choices("mks", "webmks", "spice-
 
 
 def _type(call: Call) -> dict[str, Any]:
-    """Return the type of console in the body, as the use case's argument ``type``. Raises ``InvalidField`` if the type
-    does not belong to the protocol in the body."""
+    """Return the type of console in the body, as the argument ``type`` of the function that opens the console:
+    ``{"type": …}``. Raises ``InvalidField`` if the type does not belong to the protocol in the body."""
     protocol, type = call.body["protocol"], call.body["type"]
     if type not in PROTOCOLS[protocol]:
         raise InvalidField("type", f"must be one of the protocol {protocol}: {', '.join(PROTOCOLS[protocol])}", type)

@@ -25,8 +25,8 @@ ONE = FIELDS.one("interfaceAttachment")
 
 
 def _wanted(call: Call) -> dict[str, Any]:
-    """Return the use case's arguments from the body: network_id and address of a new port, or port_id of an existing
-    port, and the tag of the NIC."""
+    """Return the keyword arguments of the function that attaches the NIC, from the body: network_id and address of a
+    new port, or port_id of an existing port, and the tag of the NIC."""
     want = (call.body or {}).get("interfaceAttachment") or {}
     addresses = want.get("fixed_ips") or [{"ip_address": None}]
     return {"network_id": want.get("net_id"), "port_id": want.get("port_id"), "address": addresses[0]["ip_address"],

@@ -109,15 +109,16 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """A validator that changes at the version of *gate*: at earlier versions it accepts any value; from that version
-    on, only null or a value that *value* accepts."""
+    """A validator that changes at the version of *gate* (a ``Gate``: a change of behaviour of the API): at earlier
+    versions it accepts any value; from that version on, only null or a value that the wrapped validator *value*
+    accepts."""
 
     def __init__(self, gate: Gate, value: Value) -> None:
         self.gate, self.value = gate, value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the checked *value*; ``None`` for null, and for any value before the version of the gate. Raises
-        ``InvalidField``."""
+        """Return the checked *value*; ``None`` for null, and for any value in the API versions before the version of
+        ``gate``. Raises ``InvalidField``."""
         if version is None or version.minor < self.gate.version or value is None:
             return None
         return self.value.check(value, path, version)
@@ -158,7 +159,7 @@ def _forced(call: Call) -> bool:
 
 def _body_argument(name: str, key: str) -> dict[str, Any]:
     """Return ``{"given": function}`` for the declaration of an ``ApiOperation``. The function passes the body's value
-    of *key*, or ``None``, to the use case as its argument *name*."""
+    of *key*, or ``None``, as the argument *name* to the use case, the function that does the work of the operation."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 

@@ -83,8 +83,8 @@ NETWORKS = ByVersion(
 
 
 class _OrNull(Value):
-    """A validator of a query parameter: a value that *value* accepts, or the word None or null, which selects servers
-    whose column is empty."""
+    """A validator of a query parameter: it accepts a value that the wrapped validator *value* accepts, or the word None
+    or null, which selects servers whose column is empty."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

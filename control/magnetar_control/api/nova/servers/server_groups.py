@@ -36,8 +36,8 @@ FIELDS = Fields(
 
 
 def _page(call: Call) -> dict[str, Any]:
-    """Return the use case's arguments ``limit``, ``offset`` and ``all_projects`` from the query. ``all_projects`` has
-    an effect for administrators only."""
+    """Return the keyword arguments ``limit``, ``offset`` and ``all_projects`` of the function that lists the server
+    groups, from the query. ``all_projects`` has an effect for administrators only."""
     return {"limit": page_size(call), "offset": call.query.get("offset", 0),
             "all_projects": "all_projects" in call.query}
 

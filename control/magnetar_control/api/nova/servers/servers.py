@@ -64,8 +64,8 @@ def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, An
 
 
 def _query(call: Call) -> dict[str, ServerListRequest]:
-    """Return the server list request that the query describes, as the use case's argument ``query``. Raises
-    ``InvalidField`` or ``InvalidRequest``."""
+    """Return the server list request that the query describes, as the argument ``query`` of the function that lists the
+    servers: ``{"query": …}``. Raises ``InvalidField`` or ``InvalidRequest``."""
     parameters = call.query
     everywhere = "all_tenants" in parameters and _truth(parameters, "all_tenants")
     if not call.allows(servers.ALL_FILTERS):
@@ -89,8 +89,9 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
 
 
 def _detail(call: Call) -> dict[str, Any]:
-    """Return the keyword arguments with which *call* calls ``list_servers_detail``: ``query``, as ``_query`` returns
-    it, and ``columns``, the columns that the caller sees in the answer. Fetching only these makes the list faster."""
+    """Return the keyword arguments of ``list_servers_detail``, the function that fetches the servers for the request
+    *call*: ``query``, as ``_query`` returns it, and ``columns``, the columns that the caller sees in the answer.
+    Fetching only these makes the list faster."""
     return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
 
 

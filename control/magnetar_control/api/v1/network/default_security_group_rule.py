@@ -45,8 +45,10 @@ class DefaultRules(CloudDriver):
         return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the default rule with the key *key*: a uuid or USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
-        Return ``None`` if there is none. REMOTE may name a group by name or uuid."""
+        """Return the default rule with the key *key*: a uuid or USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE. USES:
+        ``default``, ``other`` (the project's default group, its other groups) or both with a plus sign. REMOTE: a CIDR,
+        ``group=`` or ``addresses=`` with the name or uuid of a security group or address group. Return ``None`` if
+        there is none."""
         if is_uuid_key(key):
             rule_rows = visible_rows(caller, PLURAL, id=[key.lower()])
             return _rule_document(rule_rows[0]) if rule_rows else None
@@ -90,8 +92,8 @@ class DefaultRules(CloudDriver):
 
 
 def _parse_key(key: str) -> Document:
-    """Return the fields of the default rule that *key* describes: USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.
-    Raises ``InvalidField`` for another format."""
+    """Return the fields of the default rule that *key* describes: USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE,
+    such as other,ingress,IPv4,tcp,22,22,192.0.2.0/24. Raises ``InvalidField`` for another format."""
     uses, direction, ethertype, protocol, least, most, remote = [*key.split(",", 6), *[""] * 6][:7]
     words = uses.split("+") if uses else []
     if key.count(",") < 6 or not {*words} <= {*WORDS}:

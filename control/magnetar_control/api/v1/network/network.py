@@ -199,8 +199,9 @@ def _check_names(want: Document) -> None:
 
 
 def _check_provider(caller: Caller, want: Document, have: Document | None) -> None:
-    """Complete the fields of the network *want* that only administrators set. *have*: the present network. Raises
-    ``Forbidden`` if the caller is none and requests other values, and ``InvalidField``."""
+    """Set the missing fields of the network *want* that only administrators may set to the values in *have*, the
+    present network; for a new network (``None``), to the defaults. Raises ``Forbidden`` if the caller is not an
+    administrator and requests different values, and ``InvalidField``."""
     provider = ("provider_network_type", *PROVIDER)
     usual = have or {"shared": False, "external": False,
                      **dict.fromkeys(provider), "provider_network_type": "geneve" if want["mode"] == "ovn" else None}

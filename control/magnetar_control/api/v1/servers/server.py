@@ -350,8 +350,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the actions that an earlier request with the same request id has queued for the server
-        *id*; an empty list if that request has queued none, or the server is gone."""
+        """Return the names (such as ``resize``) of the actions that an earlier request with the same request id has
+        queued for the server *id*; an empty list if that request has queued none, or the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []

@@ -86,8 +86,8 @@ class ServerActions:
         self.caller, self.id, self.operation = caller, id, operation
 
     def do(self, action: PlannedAction) -> None:
-        """Start the planned action *action*, and wait until it is complete. Raises the errors of the use case, and
-        ``Failed`` if the action fails on the host."""
+        """Start the planned action *action*, and wait until it is complete. Raises the errors of the function that
+        starts the action, and ``Failed`` if the action fails on the host."""
         self.operation.raise_if_cancelled()
         self.operation.progress["phase"] = action.key
         if action.key in DO:
@@ -96,8 +96,9 @@ class ServerActions:
             self.run(action.key, server_actions.PLAIN[action.key])
 
     def request(self, key: str) -> str:
-        """Return the request id under which the next action *key* is stored: the caller's request id, or a new id if an
-        action *key* of the server is already stored under the caller's id."""
+        """Return the request id with which the next action *key* (such as ``resize``) is stored in the server's
+        instance actions: the caller's request id, or a new id if an action *key* of the server is already stored with
+        the caller's id."""
         located_server = locate_server(self.caller, self.id)
         if located_server is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)
@@ -112,15 +113,16 @@ class ServerActions:
 
     def run(self, key: str, use: Callable[..., object], *args: object, new_request_id: bool = False,
             **named: object) -> None:
-        """Start the action *key* on the server by calling the use case *use* with *args* and *named*, and wait until it
-        ends. *new_request_id*: store the action under a new request id, not under the caller's."""
+        """Start the action *key* (such as ``shelve``) on the server by calling *use* (such as ``shelve_server``) with
+        *args* and *named*, and wait until the action ends. *new_request_id*: store the action under a new request id,
+        not under the caller's."""
         request_id = f"req-{uuid.uuid4()}" if new_request_id else self.request(key)
         use(self.caller.under(request_id), self.target, *args, **named)
         self.ended(request_id, key)
 
     def ended(self, request_id: str, key: str) -> None:
-        """Wait until the action *key* that was started with *request_id* has ended. Raises ``Failed`` if it has failed,
-        ``NotFound`` if the server is gone."""
+        """Wait until the action *key* (such as ``resize``) that was started with *request_id* has ended. Raises
+        ``Failed`` if it has failed, ``NotFound`` if the server is gone."""
         state: list[str] = []
 
         def done(database: Any, _row: Any) -> bool:
@@ -204,8 +206,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
 
 def delete_and_wait(caller: Caller, id: str, operation: Operation,
                     use: Callable[..., object] = compute.delete_server) -> None:
-    """Delete the server *id* with the use case *use*, and wait until it is gone. A soft-deleted server counts as gone,
-    unless *use* is ``force_delete_server``. Do nothing if there is no such server. Raises ``Failed``."""
+    """Delete the server *id* by calling *use*, and wait until it is gone. A soft-deleted server counts as gone, unless
+    *use* is ``force_delete_server``. Do nothing if there is no such server. Raises ``Failed``."""
     for_good = use is compute.force_delete_server
     try:
         use(caller.under(f"req-{uuid.uuid4()}"), find_server_target(caller, id))

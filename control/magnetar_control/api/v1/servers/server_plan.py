@@ -34,8 +34,8 @@ TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk
 
 
 class PlannedAction(NamedTuple):
-    """One action in the plan of a server's change. *key*: the action, a key of ``server_actions.DO`` or
-    ``server_actions.PLAIN``. *args*: its arguments."""
+    """One action in the plan of a server's change. *key*: the name of the action, such as ``resize``;
+    ``server_actions`` maps it to the function that runs the action. *args*: its arguments."""
 
     key: str
     args: Mapping[str, Any] = {}
@@ -120,8 +120,9 @@ def steps_of_actions(actions: Iterable[PlannedAction], want: Document, have: Doc
 
 
 def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
-    """Return the steps that past actions, with the keys *keys*, have probably done until the server reached the state
-    *have*. The state before these actions is reconstructed from *keys*, as far as possible."""
+    """Return the steps that past actions have probably done until the server reached the state *have*. *keys*: the
+    names of these actions, such as ``resize``. The state before the actions is derived from their names, as far as
+    possible."""
     first = (desired_power(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
     initial = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
                "power": next(first, have["power"]),
