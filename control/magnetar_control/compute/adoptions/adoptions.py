@@ -102,7 +102,8 @@ def _find_host_view(caller: Caller, name: str) -> HostView:
 @use_case(RULE)
 def propose_adoptions(caller: Caller, candidates: Iterable[AdoptionCandidate],
                       request: AdoptionRequest) -> list[Proposal]:
-    """Return the server that each of *candidates* would become by *request*."""
+    """Return the server that each of *candidates* would become if it were adopted as *request* demands. Nothing is
+    changed."""
     offers = read_offers(caller, request)
     return [propose_server(candidate, request, offers) for candidate in candidates]
 
@@ -142,7 +143,9 @@ def _was_deleted(caller: Caller, id: str) -> bool:
 @use_case(RULE)
 def begin_adoption(caller: Caller, request: AdoptionRequest, proposal: Proposal,
                    port_requests: list[PortRequest]) -> None:
-    """Write the row of the server of *proposal*, and queue its adoption. Do nothing if another request has done so."""
+    """Insert the row of the server that the domain of *proposal* becomes, and queue the action that adopts the domain.
+    Do nothing if the cloud already has a server with the domain's uuid, because another request has begun the adoption.
+    """
     owner, store = owner_caller(caller, request.project_id, request.user_id), caller.cloud.store
     flavor = _existing_flavor(caller, request, proposal)
     bounds, report = quotas.binding_limits(owner), proposal.candidate.report
@@ -157,7 +160,8 @@ def begin_adoption(caller: Caller, request: AdoptionRequest, proposal: Proposal,
 
 
 def _existing_flavor(caller: Caller, request: AdoptionRequest, proposal: Proposal) -> FlavorOfServer:
-    """Return the flavor of *proposal*. If it must be made, make it, and let the project use it."""
+    """Return the flavor of *proposal*. If it does not exist yet, create it as a private flavor, and give the project of
+    *request* access to it."""
     flavor = proposal.flavor
     assert flavor is not None
     if not proposal.makes_flavor:
@@ -172,7 +176,8 @@ def _existing_flavor(caller: Caller, request: AdoptionRequest, proposal: Proposa
 
 def _new_row(owner: Caller, proposal: Proposal, flavor: FlavorOfServer,
              port_requests: list[PortRequest]) -> dict[str, object]:
-    """Return the row of the server of *proposal*: its domain's host is forced, and its NICs are those of the domain."""
+    """Return the row of the server that the domain of *proposal* becomes. The row names the domain's host, so that the
+    scheduler chooses no other host, and contains *port_requests*, the requests for ports of the domain's NICs."""
     host, report = proposal.candidate.host.name, proposal.candidate.report
     image = stored_volume_image({})
     groups = owner.cloud.services.network.groups(owner.context, ["default"])
@@ -211,8 +216,9 @@ def is_failed_adoption(row: ServerRow) -> bool:
 
 @use_case(RULE)
 def complete_adoption(caller: Caller, candidate: AdoptionCandidate) -> None:
-    """Have the agent adopt the domain of an adopted server again, which another program or ``magnetar adopt`` has
-    released there. Raises ``Conflict`` with what hinders it."""
+    """Have the host's agent adopt the domain of *candidate* again. The cloud has a server for this domain already, but
+    the agent does not manage the domain any more, because another program or the command ``magnetar adopt --release``
+    on the host has released it. Raises ``Conflict`` with the reasons against the adoption."""
     assert candidate.row is not None
     with agent_of_host(caller, candidate.host) as client:
         client.ensure(Adoption.noun, candidate.row.id, {
@@ -221,8 +227,9 @@ def complete_adoption(caller: Caller, candidate: AdoptionCandidate) -> None:
 
 @use_case(RULE)
 def release_server(caller: Caller, target: Target) -> None:
-    """Queue the release of the adopted server: its domain runs on, and the cloud forgets it. Raises ``Conflict`` for
-    another server, ``Unavailable`` if its host is down."""
+    """Queue the release of a server that was adopted (made from an existing libvirt domain): its domain continues to
+    run, and the server is removed from the cloud. Raises ``Conflict`` for a server that was not adopted,
+    ``Unavailable`` if its host is down."""
     if not servers.is_adopted_server(target.row):
         raise Conflict(f"Server {target.row.name!r} was made by this cloud, so it cannot be released: nothing else has "
                        "its definition. Delete it if it is not needed.")

@@ -31,10 +31,11 @@ Hindrance = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptionRequest:
-    """A request to adopt a domain. *project_id*, *user_id*: the owner of the server. *name*: of the server; by default
-    the domain's. *flavor*: name or id; by default a flavor of the same size is searched, and with *make_flavor* made.
-    *networks*: the network (name or id) for each bridge or libvirt network. *addresses*: of NICs, by MAC; by default
-    those that the host has leased. *without_ports*: the server has no ports."""
+    """A request to adopt a libvirt domain: a domain that another program has defined becomes a server of the cloud.
+    *project_id*, *user_id*: the owner of the server. *name*: of the server; by default the domain's. *flavor*: name or
+    id; by default a flavor of the domain's size; if there is none, *make_flavor* creates it. *networks*: the cloud's
+    network (name or id) for each bridge or libvirt network of the domain. *addresses*: fixed IPs of NICs, by MAC; by
+    default the DHCP leases on the host. *without_ports*: the server gets no ports."""
 
     project_id: str
     user_id: str
@@ -56,7 +57,7 @@ class AdoptionCandidate(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """What a project may use: its flavors, and its networks as an administrator sees them."""
+    """The flavors and networks that a project may use. The networks include the fields that only administrators see."""
 
     flavors: Sequence[FlavorRow]
     networks: Documents
@@ -71,8 +72,9 @@ class ProposedNic(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The server that a domain would become. *flavor*: ``None`` if there is none; *makes_flavor*: it would be made.
-    *hindrances*: (reason, message) of all that hinders the adoption."""
+    """The server that a domain would become by an adoption. *flavor*: ``None`` if no flavor is suitable.
+    *makes_flavor*: the flavor does not exist yet, and the adoption creates it. *hindrances*: the reasons against the
+    adoption, as (reason, message); empty if the domain can be adopted."""
 
     candidate: AdoptionCandidate
     name: str
@@ -99,8 +101,9 @@ def read_offers(caller: Caller, request: AdoptionRequest) -> Offers:
 
 
 def propose_server(candidate: AdoptionCandidate, request: AdoptionRequest, offers: Offers) -> Proposal:
-    """Return the server that the domain *candidate* would become by *request*, with all that hinders it. The network
-    service is not asked: ``check_ports`` does that."""
+    """Return the server that the domain *candidate* would become if it were adopted as *request* demands, with the
+    reasons against the adoption. *offers*: the flavors and networks that the project may use. The network service is
+    not asked: ``check_ports`` does that."""
     report, hindrances = candidate.report, list(_of_host(candidate))
     name = request.name or report["name"]
     flavor, makes, missing = _choose_flavor(report["server"]["flavor"], request, offers.flavors)
@@ -122,7 +125,9 @@ def _of_host(candidate: AdoptionCandidate) -> Iterator[Hindrance]:
 
 def _choose_flavor(size: Document, request: AdoptionRequest, rows: Sequence[FlavorRow]) -> tuple[
         FlavorOfServer | None, bool, list[Hindrance]]:
-    """Return the flavor for a domain of *size*, whether it must be made, and what hinders."""
+    """Return (flavor for a domain of *size*, whether this flavor must be created, reasons against the adoption). The
+    flavor is ``None`` if none is suitable. *size*: the domain's vcpus, ram, disk, ephemeral and swap. *rows*: the
+    flavors that the project may use."""
     if request.flavor is not None:
         named = [row for row in rows if request.flavor in (row.id, row.name)]
         if not named:
@@ -154,7 +159,8 @@ def flavor_of_row(row: FlavorRow) -> FlavorOfServer:
 
 def _choose_networks(report: Document, request: AdoptionRequest, networks: Documents) -> tuple[
         list[ProposedNic], list[Hindrance]]:
-    """Return the NICs of a domain with their networks, and what hinders."""
+    """Return two lists: the NICs of a domain with the cloud's network for each, and the reasons against the adoption.
+    *report*: the domain, as its host's agent reports it. *networks*: the networks that the project may use."""
     proposed: list[ProposedNic] = []
     hindrances: list[Hindrance] = []
     if request.without_ports:
@@ -180,7 +186,8 @@ def _choose_networks(report: Document, request: AdoptionRequest, networks: Docum
 
 def check_ports(caller: Caller, request: AdoptionRequest, proposal: Proposal) -> tuple[list[PortRequest],
                                                                                       list[Hindrance]]:
-    """Check the NICs of *proposal* with the network service. Return the requests for their ports, and what hinders."""
+    """Check the NICs of *proposal* with the network service. Return two lists: the requests for their ports, and the
+    reasons against the adoption."""
     port_requests: list[PortRequest] = []
     hindrances: list[Hindrance] = []
     network = caller.cloud.services.network

@@ -30,7 +30,8 @@ class IncidentReport(NamedTuple):
         return self.incident.host or self.cell
 
     def count(self, state: str) -> int:
-        """Return how many servers of the incident are in *state*."""
+        """Return how many servers of the incident are in *state*: waiting (for evacuation), moving, moved, failed, or
+        remains (is not evacuated)."""
         return sum(server.state == state for server in self.servers)
 
 

@@ -127,8 +127,9 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
 def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str,
                     volume_hosts: frozenset[str] | None) -> ServerOfDrain:
     """Return the predicted result of moving *server* off *host* with the action *key* (live migration, cold migration
-    or offload). *volume_hosts*: the hosts that can reach the server's volumes; ``None``: all hosts. The function adds
-    the server to its predicted host in *states*, so that the next prediction takes the server into account."""
+    or offload). *states*: the scheduler's data of all hosts in memory; the server is added to its predicted host there,
+    so that the next prediction takes it into account. *volume_hosts*: the hosts that can reach the server's volumes;
+    ``None``: all hosts."""
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)

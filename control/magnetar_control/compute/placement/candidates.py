@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class ProviderFacts(Protocol):
-    """The facts that the tests of a request group (on traits, aggregates and trees) read: about one provider, or about
-    several providers of a host that together provide the resources of the group."""
+    """The attributes that the conditions of a request group (``required``, ``member_of``, ``in_tree``) check. The
+    object is one resource provider, or several providers of a host that together provide the group's resources."""
 
     @property
     def traits(self) -> frozenset[str]:
@@ -44,9 +44,10 @@ class ProviderFacts(Protocol):
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """A request group of Placement's API: the amounts of resources to provide, and *tests* that the providers must pass
-    (on traits, aggregates and trees). *suffix*: the suffix of the group's parameters, such as ``_1``; "" without one.
-    *traits*: all traits that the group requires or forbids."""
+    """A request group of Placement's API. *resources*: the amounts by resource class. *tests*: the conditions
+    ``required``, ``member_of`` and ``in_tree``, as functions that return whether a provider fulfils them. *suffix*: the
+    suffix of the group's parameters, such as ``_1``; "" without one. *traits*: all traits that the group requires or
+    forbids."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -58,10 +59,11 @@ class RequestGroup:
 class CandidateRequest:
     """A request for allocation candidates.
 
-    *tests*: conditions on the root provider of each candidate. *isolate*: groups with a suffix must use different
-    providers (``group_policy=isolate``). *limit*: the largest number of candidates (``None``: no limit). *together*:
-    the sets of suffixes of ``same_subtree``; in each set, the provider of one group must be the same as the providers
-    of the other groups, or an ancestor of them. *nested*: a candidate may use several providers.
+    *tests*: the conditions ``root_required``, as functions that return whether the root provider of a candidate fulfils
+    them; *traits*: all traits in them. *isolate*: groups with a suffix must use different providers
+    (``group_policy=isolate``). *limit*: the largest number of candidates (``None``: no limit). *together*: the sets of
+    suffixes of ``same_subtree``; in each set, the provider of one group must be the same as the providers of the other
+    groups, or an ancestor of them. *nested*: a candidate may use several providers.
     """
 
     groups: Sequence[RequestGroup]
@@ -99,8 +101,8 @@ class AllocationCandidate:
 
 @dataclass(frozen=True)
 class _ProviderSet:
-    """Several providers of one host that together provide the resources of one request group, as one object that the
-    tests of the group can check."""
+    """Several providers of one host that together provide the resources of one request group. The tests of the group
+    (functions that check its conditions) are called with this object as if it were a single provider."""
 
     each: Sequence[Provider]
 

@@ -60,8 +60,9 @@ class ListedProvider(NamedTuple):
 
 
 class HostParts(NamedTuple):
-    """A cache entry: the providers below a host, each as (uuid, name, uuid of its parent). *state*: the time of the
-    host's last change, and its bandwidth classes; the entry is valid as long as *state* stays the same."""
+    """The cached child providers of one host, each as (uuid, name, uuid of its parent). *state*: the time of the host's
+    last change, and the resource classes of its bandwidth. If a newly read *state* differs, the cached providers are
+    outdated."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]

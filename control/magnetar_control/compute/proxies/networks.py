@@ -51,9 +51,9 @@ show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 
 
 def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortRequest]:
-    """Let the network service check the *requested* networks of a new server, and return them as requests for NICs.
-    *requested*: the networks in the form that ``Networks.check_requested`` accepts. A policy rule decides whether the
-    caller may use external networks."""
+    """Let the network service check the *requested* networks of a new server, and return one request for each NIC.
+    *requested*: ``none``, ``auto``, or a list of {uuid, port, fixed_ip, tag} as in Nova's API; empty: the default
+    network. A policy rule decides whether the caller may use external networks."""
     return caller.cloud.services.network.check_requested(
         caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
 

@@ -28,9 +28,9 @@ Metadata = dict[str, str]
 
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
-    """Replace the value of the JSON column *column* of a server by *change(current value)*, and return the new value.
-    The same transaction checks that the server's state still allows the change, which is the action
-    ``ACTIONS[column]``."""
+    """Replace the value of the JSON column *column* of a server (such as its metadata) by *change(current value)*, and
+    return the new value. The same transaction checks that the server's lock and state still allow this, by the
+    conditions that ``ACTIONS[column]`` defines for changes of the column."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:

@@ -49,14 +49,14 @@ DESTINATION = "compute:servers:create:requested_destination"
 class NewServers:
     """A request for one server, or for several equal servers.
 
-    *networks*: ``none``, ``auto``, or an argument of ``Networks.check_requested``. *mapping*: the block device mapping
-    with the keys ``block_devices.FIELDS``; *mapping_field*: its name in error messages. *hints*: scheduler hints.
-    *files*: injected files, each {path, contents in base64}. *user_data*: base64. *admin_pass*: a password for the
-    guests. *count*, *most*: the smallest and largest number of servers; the quota decides how many are created (*most*
-    is *count* by default). *disk_config*: ``AUTO``, ``MANUAL``, or ``None`` for the image's value. *described_by_name*:
-    use the name as description. *multiattach*: allow multiattach volumes. *resource_requests*: allow ports that need
-    bandwidth of the host. *id*: the uuid of a single server; ``None``: generate it. *off*: create the server without
-    starting it.
+    *networks*: ``none``, ``auto``, or a list of {uuid, port, fixed_ip, tag} as in Nova's API; empty: the default
+    network. *mapping*: the block device mapping in the form of Nova's block_device_mapping_v2, with the keys
+    ``block_devices.FIELDS``; *mapping_field*: its name in error messages. *hints*: scheduler hints. *files*: injected
+    files, each {path, contents in base64}. *user_data*: base64. *admin_pass*: a password for the guests. *count*,
+    *most*: the smallest and largest number of servers; the quota decides how many are created (*most* is *count* by
+    default). *disk_config*: ``AUTO``, ``MANUAL``, or ``None`` for the image's value. *described_by_name*: use the name
+    as description. *multiattach*: allow multiattach volumes. *resource_requests*: allow ports that need bandwidth of
+    the host. *id*: the uuid of a single server; ``None``: generate it. *off*: create the server without starting it.
     """
 
     name: str

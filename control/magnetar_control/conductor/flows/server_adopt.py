@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 def run_adoption(work: Work) -> None:
-    """Adopt the domain of the action *work* on its host: allocate its ports, and have the agent mark it. If the agent
-    refuses, undo the adoption."""
+    """Adopt the libvirt domain of the action *work*, so that it becomes the action's server: allocate ports, and have
+    the host's agent record the domain as a server. If the agent refuses, undo the adoption."""
     host = work.action.host or work.server.host
     try:
         _check_wanted(work, host)
@@ -46,8 +46,9 @@ def run_adoption(work: Work) -> None:
 
 
 def _check_wanted(work: Work, host: str) -> None:
-    """Raise ``Conflict`` if the server was deleted meanwhile, or if an earlier attempt has begun to undo the adoption:
-    the claims are released last."""
+    """Raise ``Conflict`` if the adoption must not continue: the server was deleted meanwhile, or it has no claim on
+    *host* any more. In the second case, an earlier attempt was undoing the adoption, which ends with the release of the
+    claims."""
     if work.action.cancel or work.cancelled.is_set():
         raise Conflict("The server was deleted while its domain was adopted.")
     with work.conductor.store.api.read() as connection:
@@ -90,8 +91,8 @@ def _undo_adoption(work: Work, host: str, error: MagnetarError) -> None:
 
 
 def release_domain(work: Work, host: str) -> None:
-    """Have the agent of *host* release the server's domain, which runs on. Do nothing if the host does not have the
-    server. Raises ``HostDown``."""
+    """Have the agent of *host* release the libvirt domain of the adopted server: the agent does not manage the domain
+    any more, and the domain continues to run. Do nothing if the host does not have the server. Raises ``HostDown``."""
     with full_is_down(), work.client(host, PATIENCE) as client:
         client.delete("adoption", work.id)
 

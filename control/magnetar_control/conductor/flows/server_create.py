@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 def run_server_build(work: Work) -> None:
     """Build the server of the action *work* on the host that the scheduler has chosen. If this fails, queue the build
-    for another host. If the server is a domain that exists, adopt it."""
+    for another host. If the server is to be made from an existing libvirt domain, call ``run_adoption`` instead."""
     if servers.is_adopted_server(work.server):
         run_adoption(work)
         return

@@ -64,9 +64,10 @@ def run_server_deletion(work: Work) -> None:
 
 
 def _delete_on(work: Work, host: str, *, moves: bool) -> None:
-    """Delete the server from *host*. *moves*: several hosts may have parts of the server. If the host is down, or does
-    not answer at the last attempt, the server stays on the host until ``HostWatch`` (when the agent reconnects) or the
-    audit removes it. At earlier attempts, raise ``HostDown`` instead."""
+    """Delete the server from *host*. *moves*: several hosts may have the guest or disks of the server, because a
+    migration has not ended. If the host is down, or does not answer at the last attempt, the server stays on the host
+    until ``HostWatch`` (when the agent reconnects) or the audit removes it. At earlier attempts, raise ``HostDown``
+    instead."""
     try:
         with full_is_down():
             if not moves:

@@ -61,8 +61,8 @@ class SourceUp(Conflict):
 
 
 class Evacuation(MigrationTask):
-    """The migration of an evacuation, with the claims of its server. The migration's source is the failed host, called
-    the old host."""
+    """The evacuation of one server while its action runs. It claims a new host, and updates the evacuation's row in
+    ``migrations``. The source host in this row is the failed host, called the old host here."""
 
     @property
     def tried(self) -> list[str]:

@@ -118,9 +118,9 @@ def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
 
 
 def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Move the server to the target host. *where*: arguments of ``MigrationTask.prepare``. Return the field
-    ``vendor_data`` with new data for the guest. The data is fetched before the move, because fetching may fail; return
-    ``None`` if an earlier attempt has fetched it."""
+    """Move the server to the target host. *where*: keyword arguments of ``MigrationTask.prepare`` that restrict the
+    choice of this host. Return the field ``vendor_data`` with new data for the guest. The data is fetched before the
+    move, because fetching may fail; return ``None`` if an earlier attempt has fetched it."""
     work, new_vendor_data = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.map_to_this_cell(work)
@@ -165,8 +165,8 @@ def _vendor_data_again(work: Work) -> dict[str, Any]:
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Apply the new flavor to the server on the target host, and return the server as its agent reports it.
-    *vendor_data_fields*: the operator's data for the guest. If this fails and the target is also the source, restore
-    the old flavor and raise ``NotMoved``."""
+    *vendor_data_fields*: the field ``vendor_data``, the operator's data for the guest; {} leaves the old data. If this
+    fails and the target is also the source, restore the old flavor and raise ``NotMoved``, which has the cause."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():

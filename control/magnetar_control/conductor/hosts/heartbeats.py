@@ -23,18 +23,19 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 
 class Heartbeat(NamedTuple):
-    """A received heartbeat of a host that is not yet written to the database. *report*: the frequently changing
-    properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of evacuations from
-    the host; their guests are already stopped on this host, or removed from it."""
+    """A received heartbeat of a host that is not yet written to the database. *report*: the host's metrics and cached
+    images as JSON; ``None`` if the scheduler's filters and weighers do not use them. *handled*: uuids of evacuations
+    from the host; their guests are already stopped on this host, or removed from it."""
 
     report: str | None
     handled: Collection[str]
 
 
 class Heartbeats:
-    """The thread that writes heartbeats and renews leases of the hosts that a conductor watches, for many hosts in one
-    transaction. *written*: a function that is called after each transaction with its result (which hosts are up, and
-    which are not)."""
+    """The thread that writes the heartbeats of the hosts that a conductor watches, and renews the conductor's leases of
+    these hosts, for many hosts in one transaction. A lease gives a single conductor the right to watch a host, and
+    expires after some seconds. *written*: a function that is called after each transaction with its result (which hosts
+    are up, and which are not)."""
 
     def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
         self.conductor, self._written = conductor, written
@@ -51,7 +52,7 @@ class Heartbeats:
         self._reports: dict[str, str | None] = {}
 
     def add(self, host: str) -> None:
-        """Begin to renew the conductor's lease of *host*."""
+        """Begin to renew the conductor's lease of *host*, the temporary right to watch the host."""
         with self._changed:
             self._renewed[host] = time.monotonic()
 
@@ -62,9 +63,9 @@ class Heartbeats:
                 of_hosts.pop(host, None)
 
     def add_heartbeat(self, host: str, report: str | None, handled: Collection[str] = ()) -> None:
-        """Queue a received heartbeat of *host*, to be written to the database. *report*: the frequently changing
-        properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of evacuations
-        from the host; their guests are already stopped on this host, or removed from it."""
+        """Queue a received heartbeat of *host*, to be written to the database. *report*: the host's metrics and cached
+        images as JSON; ``None`` if the scheduler's filters and weighers do not use them. *handled*: uuids of
+        evacuations from the host; their guests are already stopped on this host, or removed from it."""
         with self._changed:
             if host in self._renewed:
                 self._heartbeats[host] = Heartbeat(report, handled)
@@ -113,8 +114,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
 
     def _due(self) -> tuple[dict[str, Heartbeat], dict[str, str | None], set[str]]:
-        """Wait until something must be written. Return (heartbeats by host, problems by host, hosts whose leases must
-        be renewed)."""
+        """Wait until something must be written. Return (heartbeats by host, reason by host for hosts that are not up,
+        hosts without a heartbeat whose leases must be renewed)."""
         with self._changed:
             while not (self._heartbeats or self._problems or self._closed):
                 oldest = min(self._renewed.values(), default=float("inf"))

@@ -17,7 +17,8 @@ Job = Callable[[], None]
 
 
 class HostJobs:
-    """The job queues of hosts. The jobs of one host run one after the other; the jobs of different hosts run in
+    """A queue of jobs for each host, and the threads that run them. A job is a function without arguments that handles,
+    for example, a report of the host. The jobs of one host run one after the other; the jobs of different hosts run in
     parallel."""
 
     def __init__(self, most: int = MOST, idle: float = IDLE) -> None:

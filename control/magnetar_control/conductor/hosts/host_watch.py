@@ -64,7 +64,8 @@ IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
 
 
 class HostWatch:
-    """The monitor of the hosts of one cell. The conductors of a cell divide its hosts among themselves by leases."""
+    """The monitor of the hosts of one cell. The conductors of a cell divide its hosts among themselves by leases: a
+    conductor watches the hosts whose leases it holds, and renews these leases in the database before they expire."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
@@ -87,8 +88,8 @@ class HostWatch:
         return WatchLoop(self.conductor, self._follow, self._inventory, self._is_saved)
 
     def run(self) -> None:
-        """Until the conductor ends, register hosts, take over hosts without a valid lease, and read from the database
-        which hosts are up."""
+        """Until the conductor ends, register hosts, begin to watch the hosts that no conductor watches (their leases
+        have expired), and read from the database which hosts are up."""
         self._register()
         failure = ""
         while not self.conductor.over.is_set():

@@ -72,7 +72,7 @@ class WatchLoop:
 
     def add(self, names: Collection[str]) -> None:
         """Connect to the agents of the hosts *names* and handle their events. The conductor must hold the leases of
-        these hosts."""
+        these hosts, so that no other conductor watches them."""
         if self._loop is None:
             self._loop = uvloop.new_event_loop()
             for run, name in ((self._run, "watch loop"), (self.heartbeats.run, "watch heartbeats")):
@@ -289,7 +289,7 @@ class HostFollower:
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
         """Handle an event of the agent. A heartbeat is handled immediately. A report about one server is passed to the
         running action of this server, if there is one and no job of the host is queued. Any other report of servers is
-        handled by a job of the host."""
+        handled by a job of the host: a function that runs in a thread after the host's earlier jobs."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null
@@ -306,7 +306,7 @@ class HostFollower:
             self._put(partial(watch.handle, self.name, event, document))
 
     def _put(self, function: Callable[[], None]) -> None:
-        """Queue *function* as a job of the host; the job runs in a thread after the host's earlier jobs. If the job
+        """Queue *function*, which is called in a thread after the functions that were queued for the host before. If it
         fails, close the connection to the agent, because the next connection begins with a report of all servers."""
         connection, watch = self._connection, self.watch
 

@@ -68,8 +68,9 @@ def audit_sources(reader: AuditReader) -> list[AuditSource]:
 
 
 def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[AuditSubjects, str]]:
-    """Read all sources page by page: yield (subjects of a page, position after the page) for each page after
-    *position*. The last position is an empty string. A page may have no subjects."""
+    """Read all sources page by page: yield (servers and hosts of a page, position after the page) for each page after
+    *position*. A position is a text that names the source and where to continue in it; it is an empty string at the
+    beginning and after the last page. A page may have no servers and hosts."""
     sources = audit_sources(reader)
     name, _space, begin = position.partition(" ")
     first = next((number for number, source in enumerate(sources) if source.name == name), None)
@@ -84,8 +85,8 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
-    """Merge *parts*, and split the result into batches (pages) for the audit: at most a thousand servers in a page,
-    each host in a page of its own, and one page for OVN and the quota usage."""
+    """Merge *parts*, sets of servers and hosts to check, and split the result into batches (pages) for the audit: at
+    most a thousand servers in a page, each host in a page of its own, and one page for OVN and the quota usage."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()

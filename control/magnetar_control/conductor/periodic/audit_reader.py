@@ -88,8 +88,8 @@ class AuditReader:
         return self.cell_ids is None or id is None or id in self.cell_ids
 
     def read_page(self, subjects: AuditSubjects) -> AuditState:
-        """Read everything about the *subjects* from databases, services and agents, and return it as one page of the
-        audit."""
+        """Read everything about the servers and hosts in *subjects* from databases, services and agents, and return
+        these data."""
         state = AuditState(hosts=self.hosts, subjects=subjects, ids=set(subjects.ids), silent=self.silent_cells)
         page_hosts = [self.hosts[name] for name in sorted(subjects.hosts) if name in self.hosts]
         for host in page_hosts:
@@ -220,7 +220,8 @@ class AuditReader:
                 self._note_silence(name, error)
 
     def _read_deleted(self, state: AuditState) -> None:
-        """Classify the page's servers without a row as deleted, unknown or lost (fields of ``AuditState``)."""
+        """Classify the page's servers without a row in *state*: deleted, lost (mapped to a cell that answers and has no
+        row of the server), or unknown (lost, or a cell that may have the row does not answer)."""
         for some in split_ids(state.ids - state.servers.keys()):
             deleted, lost = deleted_servers(self.store, some, self.silent_cells)
             state.deleted |= deleted
@@ -243,8 +244,9 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
     """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row in the cell to which the
-    server has moved as ``state.servers[id]``, and note the cell of the older row in ``state.copies`` or
-    ``state.twins``. Rows in cell0 must be added first."""
+    server has moved as ``state.servers[id]``. Note the cell of the older row in ``state.copies`` if the server's move
+    from that cell explains the row, and in ``state.twins`` if nothing explains it. Rows in cell0 must be added first.
+    """
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

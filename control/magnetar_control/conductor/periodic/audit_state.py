@@ -57,9 +57,9 @@ class AuditSubjects:
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of the audit. *kind*: the name of the check. *id*: the id of the object (server, claim, port …).
-    *place*: the cell or host of the object. *text*: a description for operators. *server*: the id of the server
-    concerned, if the object is not a server."""
+    """One finding of the audit: an inconsistency between databases, services and hosts. *kind*: the name of the check.
+    *id*: the id of the object (server, claim, port …). *place*: the cell or host of the object. *text*: a description
+    for operators. *server*: the id of the server concerned, if the object is not a server."""
 
     kind: str
     id: str

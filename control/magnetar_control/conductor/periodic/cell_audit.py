@@ -46,9 +46,9 @@ class CellAudit:
         self._stored: AuditMark | None = None
 
     def run_turn(self, rest: Callable[[float], object]) -> list[Finding]:
-        """Run the next part of the audit: read some pages, and repair the findings that the previous run also had.
-        Return these findings. *rest*: a function that is called after each page with the seconds that the page took,
-        and may pause."""
+        """Run the next part of the audit: read some pages (batches of servers and hosts), and repair the findings that
+        the previous run also had. Return these findings. *rest*: a function that is called after each page with the
+        seconds that the page took, and may pause."""
         conductor = self.conductor
         up = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
               and host.profile.up]
@@ -115,8 +115,9 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One run of ``CellAudit``. ``found``: its findings, each with the subjects to read again in the next run, which
-    confirms or drops the finding. ``lasting``: the findings that the previous run had too."""
+    """One run of the periodic audit of a cell (``CellAudit``). ``found``: its findings, each with the servers or hosts
+    that the next run reads again to confirm or drop the finding. ``lasting``: the findings that the previous run had
+    too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
         self.audit, self.reader, self.rest = audit, reader, rest
@@ -124,9 +125,9 @@ class AuditTurn:
         self.lasting: dict[Finding, None] = {}
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
-        """Audit one page of *subjects*, repair the findings that the previous run had too, and return the page.
-        *fresh*: ``False`` if the subjects are read only because of the previous run's findings; in this case, only
-        findings that can be repaired are checked again in the next run."""
+        """Audit the servers and hosts in *subjects*, repair the findings that the previous run had too, and return the
+        data that were read. *fresh*: ``False`` if the servers and hosts are read only because of the previous run's
+        findings; in this case, only findings that can be repaired are checked again in the next run."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()
@@ -143,9 +144,9 @@ class AuditTurn:
         return state
 
     def suspects(self) -> dict[Finding, AuditSubjects]:
-        """Return the findings to check again in the next run, each with its subjects. New findings come first. The
-        result is limited to one page of servers and one page of hosts; the pass over the whole cell finds the other
-        differences again."""
+        """Return the findings to check again in the next run, each with the servers or hosts to read for this. New
+        findings come first. The result is limited to one page of servers and one page of hosts; the pass over the whole
+        cell finds the other differences again."""
         suspects: dict[Finding, AuditSubjects] = {}
         names: set[str] = set()
         for finding, subjects in sorted(self.found.items(), key=lambda item: item[0] in self.lasting):

@@ -27,7 +27,8 @@ BATCH = 100
 
 
 class NotificationSender:
-    """The thread function that sends notifications from a conductor's databases to *receiver*."""
+    """The thread function that sends the notifications waiting in a conductor's databases to *receiver*, a URL or the
+    log file that the settings name."""
 
     def __init__(self, conductor: Conductor, receiver: Receiver) -> None:
         self.conductor, self.receiver = conductor, receiver
@@ -48,7 +49,7 @@ class NotificationSender:
                     log.exception("notifications for %s: they are sent later", self.receiver.name)
 
     def send(self, database: Database, box: Outbox) -> bool:
-        """Send a batch of notifications from the tables *box* (an outbox) of *database*. Return whether more
+        """Send a batch of the notifications that wait in the tables *box* of *database*. Return whether more
         notifications may be waiting."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
@@ -93,8 +94,8 @@ class NotificationSender:
 
 
 def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
-    """Return (database, outbox tables) of each database whose notifications a conductor sends: the database of its cell
-    and, if the conductor schedules new servers, also cell0 and the API database."""
+    """Return (database, its tables of notifications to send) for each database whose notifications a conductor sends:
+    the database of its cell and, if the conductor schedules new servers, also cell0 and the API database."""
     shared = [(conductor.store.cell0, outbox.CELL), (conductor.store.api, outbox.API)]
     return [(conductor.database, outbox.CELL), *(shared if conductor.schedules else ())]
 

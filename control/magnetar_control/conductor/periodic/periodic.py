@@ -154,8 +154,8 @@ class Periodic:
         return self._is_first
 
     def first(self) -> bool:
-        """Return whether this conductor runs the tasks that only one conductor of the cell may run. These tasks are run
-        by the conductor whose holder name sorts first among the cell's conductors that are up."""
+        """Return whether this conductor runs the tasks that only one conductor of the cell may run. Among the cell's
+        conductors that are up, this is the conductor whose unique name in the database (``holder``) sorts first."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(
@@ -163,14 +163,16 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def send_updates(self, sender: HostUpdateSender) -> None:
-        """Start sending the pending changes of *sender* to hosts, if changes are pending and this conductor runs the
-        tasks of its cell."""
+        """Start a task that sends changes of one type, such as deletions of networks, to the agents of the cell's
+        hosts. *sender*: the object that sends them. Do nothing if no changes are pending, or if another conductor runs
+        the tasks of the cell."""
         if sender.is_due() and self._runs_alone():
             sender.look()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
-        """Run the next part of the audit, and return the findings that the previous run had too. *rest*: see
-        ``CellAudit.run_turn``."""
+        """Run the next part of the audit, which compares the cell's database with services and hosts. Return the
+        findings that the previous run had too. *rest*: a function that is called after each page (batch of servers and
+        hosts) with the seconds that the page took, and may pause."""
         return self._cell_audit.run_turn(rest)
 
     def drain_hosts(self) -> None:
