@@ -174,7 +174,8 @@ def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
 
 def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: Rules) -> list[Block]:
     """Return blocks (groups of similar hosts) that together contain exactly the hosts that pass all *filters*; an empty
-    list if none passes. The numbers of the custom weighers in *rules* are appended to the hosts' rows."""
+    list if none passes. The numbers of the custom weighers in *rules* are appended to the row of each host: the tuple
+    of its numbers, such as free memory."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
@@ -207,9 +208,9 @@ def _a_host(block: Block) -> HostState:
 
 
 def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
-    """Return the blocks whose hosts must be checked one by one, because the bounds of a block do not decide for all of
-    its hosts. These blocks contain hosts that are excluded by name (``spec.never``), or that have members of the
-    server's group (``spec.mates``)."""
+    """Return the blocks (groups of similar hosts) whose hosts must be checked one by one, because the minimum and
+    maximum of the hosts' numbers, such as free memory, do not decide for all hosts of the block. These blocks contain
+    hosts that are excluded by name (``spec.never``), or that have members of the server's group (``spec.mates``)."""
     special_blocks: set[Block] = set()
     for name in {*spec.never, *spec.mates}:
         block = host.block if (host := states.hosts.get(name)) else None
@@ -221,9 +222,9 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
-    """Append the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass, otherwise
-    smaller blocks with the hosts that pass. *needs*: the bounds within which the numbers of a host must lie. *special*:
-    blocks whose hosts must be checked one by one."""
+    """Append the hosts of *block* (a group of similar hosts) that pass to *passing_blocks*: the block itself if all of
+    its hosts pass, otherwise smaller blocks with the hosts that pass. *needs*: the allowed ranges of the numbers, such
+    as free memory, that describe each host. *special*: blocks whose hosts must be checked one by one."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -256,9 +257,9 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
 
 def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """Yield (weight, host) for the hosts of the blocks *parts*, in descending order of weight. Weights are computed
-    only as far as the caller iterates. *rules*: has the multipliers and the custom weighers. *random* orders hosts of
-    equal weight; without it, they come in the order of *parts*."""
+    """Yield (weight, host) for the hosts of the blocks (groups of similar hosts) *parts*, in descending order of
+    weight. Weights are computed only as far as the caller iterates. *rules*: has the multipliers and the custom
+    weighers. *random* orders hosts of equal weight; without it, they come in the order of *parts*."""
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
@@ -268,9 +269,9 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
         """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if the
-        iterator is exhausted. The heap is ordered by weight; among equal weights, the order is by *turn*, and then the
-        latest push comes first, so that a host comes before the block that contains it. *whole*: the formula of the
-        weights."""
+        iterator is exhausted. The heap is ordered by weight; among equal weights, the order is by *turn* (a number that
+        is random or follows the order of the blocks), and then the latest push comes first, so that a host comes before
+        the block that contains it. *whole*: the formula of the weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 
@@ -290,9 +291,9 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
 
 
 def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
-    """Return an iterator of (weight, host) for the hosts of *block*, or of (upper bound of the weights, block) for its
-    parts, greatest first. *whole*: the formula of the weights. *chance*: a random number from 0 to 1 that chooses which
-    of several equal first elements comes first."""
+    """Return an iterator of (weight, host) for the hosts of *block* (a group of similar hosts), or of (upper bound of
+    the weights, block) for the smaller blocks in it, greatest first. *whole*: the formula of the weights. *chance*: a
+    random number from 0 to 1 that chooses which of several equal first elements comes first."""
     them: Sequence[Block | HostState] = block.parts or block.hosts
     values = [weight_bound(part.low, part.high, whole) for part in block.parts] or weights_of_rows(block.rows, whole)
     ordered = sorted(zip(values, them, strict=True), key=itemgetter(0), reverse=True)

@@ -50,8 +50,8 @@ LATE = (CELLS, DEVICES)
 
 
 class Bound(NamedTuple):
-    """The allowed range of one number of a host. ``at``: the index of the number in ``HostState.numbers``. ``least``,
-    ``most``: the first and the last number of the range."""
+    """The allowed range of a number that describes a host, such as its free memory. ``at``: the index of the number in
+    ``HostState.numbers``. ``least``, ``most``: the first and the last number of the range."""
 
     at: int
     least: float = -math.inf
@@ -63,10 +63,11 @@ class Filter(NamedTuple):
     description of the filter in docs/reference/configuration.md.
 
     ``applies(spec)``: returns whether the filter can refuse any host for this request. ``sight``: which data of hosts
-    ``passes`` reads. *bound*: for filters with the ``sight`` ``ROOM``, takes a profile and the request, and returns the
-    allowed range of a number of the host. *optioned*: whether ``passes`` and *bound* have a parameter ``options`` for
-    the settings. ``active(options)``: returns whether the filter does anything with these settings. *lacks*: returns,
-    as a text for administrators, what a refused host lacks.
+    ``passes`` reads, for example ``PROFILE`` (the properties that many hosts share) or ``ROOM`` (a single number, such
+    as free memory). *bound*: for filters with the ``sight`` ``ROOM``, takes the shared properties of hosts (a
+    ``Profile``) and the request, and returns the allowed range of the number. *optioned*: whether ``passes`` and
+    *bound* have a parameter ``options`` for the settings. ``active(options)``: returns whether the filter does anything
+    with these settings. *lacks*: returns, as a text for administrators, what a refused host lacks.
     """
 
     name: str

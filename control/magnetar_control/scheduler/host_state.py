@@ -45,8 +45,8 @@ NO_ROW = HostRow.of_values({})
 
 
 class HostState:
-    """One host in the scheduler's memory. ``totals``: the amounts that the host has. ``limits``: the amounts that may
-    be claimed. ``used``: the amounts that are claimed."""
+    """One host in the scheduler's memory. ``totals``: the amounts of CPUs, memory, disk and dedicated CPUs that the
+    host has. ``limits``: the amounts that may be claimed. ``used``: the amounts that are claimed."""
 
     __slots__ = ("block", "columns", "disk_folder", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
                  "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers",
@@ -68,7 +68,8 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the host's numbers for ``row``, computed from its present state.
+        """Return the tuple of numbers that describe the host for filters and weighers, such as free memory and number
+        of servers, computed from its present state.
 
         One server can never use more than the host really has, whatever the allocation ratio (Placement's max_unit). So
         the amount that fits for one server is the free amount or the total amount, whichever is less. Free amounts are
@@ -80,8 +81,8 @@ class HostState:
                 self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
-        """Return the host's row: the tuple of numbers that filters and weighers compare. *mates*: how many other
-        members of the server's group are on the host."""
+        """Return the host's row: the tuple of numbers, such as free memory and number of servers, that filters and
+        weighers compare. *mates*: how many servers on the host are in the same server group as the requested server."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
@@ -99,10 +100,12 @@ class KeptClaims(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A group of similar hosts with the same profile, so that the scheduler can accept or skip all of them in one step.
-    It contains either hosts with a row of numbers for each, or smaller blocks (*parts*).
+    """A group of hosts with the same profile and similar numbers, such as free memory. The scheduler compares a request
+    with the minimum and maximum of each number, and so often accepts or skips all hosts of the block together. A block
+    contains either a few hosts and their ``rows`` (for each host, the tuple of its numbers), or smaller blocks
+    (*parts*).
 
-    ``low``, ``high``: the minimum and the maximum of each number over all of its hosts. *whole*: the block that
+    ``low``, ``high``: the minimum and the maximum of each number over all hosts of the block. *whole*: the block that
     contains this one; ``None`` for a top-level block."""
 
     profile: Profile
@@ -121,21 +124,22 @@ class Block:
         return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
-        """Add the smaller block *part* to this block. The rows of *part* may be stale."""
+        """Add the smaller block *part* to this block, which contains only blocks. The copies of the hosts' numbers in
+        *part* may be stale."""
         self.parts.append(part)
         part.whole = self
         self.touch()
 
     def touch(self) -> None:
-        """Mark the rows and bounds of this block, and of the blocks that contain it, as stale. Call this after a number
-        of one of its hosts has changed."""
+        """Mark the copies of the hosts' numbers (such as free memory) in this block, and their minimum and maximum, as
+        stale, also in the blocks that contain this block. Call this after a number of a host has changed."""
         block: Block | None = self
         while block is not None and not block.stale:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Recompute those rows and bounds of the block and its parts that are stale. Return the block itself, which
-        must contain a host."""
+        """Copy the hosts' numbers (such as free memory) again, and recompute their minimum and maximum, wherever they
+        are stale in the block and the smaller blocks in it. Return the block itself, which must contain a host."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]
@@ -149,6 +153,7 @@ class Block:
 
 
 def bounds_of_rows(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
-    """Return (minimum of each number over the rows *low*, maximum of each number over the rows *high*). To get the
-    bounds of hosts, pass their rows twice; to get the bounds of blocks, pass their ``low`` and ``high``."""
+    """Return (minimum of each number over the rows *low*, maximum of each number over the rows *high*). A row is the
+    tuple of numbers, such as free memory, that describe a host. To get the bounds of hosts, pass their rows twice; to
+    get the bounds of blocks, pass their ``low`` and ``high``."""
     return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

@@ -119,8 +119,8 @@ class HostStates:
         return bool(self._assumed)
 
     def take_assumed(self) -> set[str]:
-        """Return the names of the hosts whose claimed amounts this process has changed in memory, and clear the record
-        of these hosts. The caller must read these hosts again, since the database may have other amounts."""
+        """Return the names of the hosts whose claimed amounts this process has changed in memory, and forget that they
+        were changed. The caller must read these hosts again, since the database may have other amounts."""
         with self.lock:
             assumed, self._assumed = self._assumed, set()
             return assumed
@@ -302,8 +302,10 @@ class HostStates:
         return filters
 
     def blocks(self) -> list[Block]:
-        """Return all top-level blocks, with current rows and bounds. Hold ``lock`` during the call. The call may move
-        hosts to other blocks, so read ``HostState.block`` only afterwards."""
+        """Return all top-level blocks: groups of similar hosts that the scheduler can often accept or skip together.
+        They contain the current numbers of their hosts, such as free memory, and the minimum and maximum of each
+        number. Hold ``lock`` during the call. The call may move hosts to other blocks, so read ``HostState.block`` only
+        afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
         return [block.fresh() for block in self._blocks]
@@ -340,8 +342,8 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block to which another host of *profile* can be added. If the last block of the profile is full,
-        create a new block."""
+        """Return the block (a group of similar hosts that the scheduler can often accept or skip together) that has
+        space for another host of *profile*. If the last block of the profile is full, create a new block."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None
@@ -398,8 +400,9 @@ class HostStates:
         return profile
 
     def _arrange(self) -> None:
-        """Rebuild all blocks, so that similar hosts are in the same block: group hosts by profile, then repeatedly
-        split the groups by free memory, disk, shared CPUs or dedicated CPUs."""
+        """Rebuild all blocks (groups of hosts that the scheduler can often accept or skip together), so that similar
+        hosts are in the same block: group hosts by profile, then repeatedly split the groups by free memory, disk,
+        shared CPUs or dedicated CPUs."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
@@ -421,8 +424,9 @@ def agent_ip_address(row: HostRow) -> str:
 
 
 def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
-    """Return a block with *hosts*, a list of (numbers, host). If there are many hosts, the block has parts, each with
-    similar hosts."""
+    """Return a block, a group of hosts that the scheduler can often accept or skip together, with *hosts*: a list of
+    (free amounts of memory and other resources, host). If there are many hosts, the block contains smaller blocks, each
+    with similar hosts."""
     block = Block(profile)
     if len(hosts) <= BLOCK:
         block.hosts = [host for _row, host in hosts]
@@ -435,8 +439,9 @@ def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
 
 
 def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tuple[Row, HostState]]]:
-    """Yield groups of similar hosts from *hosts*, a list of (numbers, host). Halve the list, and then each half, by the
-    number that varies most, until there are *parts* groups or each group is small enough for a block without parts."""
+    """Yield groups of similar hosts from *hosts*, a list of (free amounts of memory and other resources, host). Halve
+    the list, and then each half, by the amount that varies most, until there are *parts* groups or each group is small
+    enough for a block that contains no smaller blocks."""
     if len(hosts) <= BLOCK or parts == 1:
         yield hosts
         return

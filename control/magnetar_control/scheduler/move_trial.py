@@ -16,9 +16,9 @@ from .trial import Inventories, Trial
 
 
 class MoveTrial(Trial):
-    """A simulation of moves of servers between the hosts *states*, in memory. ``undo`` reverts simulated placements,
-    but not simulated moves. *servers_by_host*: the servers on each host; each simulated move changes the simulation's
-    copy."""
+    """A simulation of moves of servers between the hosts *states*, in memory. ``undo`` reverts the placements that only
+    try whether the servers of a failed host would fit (``place``), but not the moves (``move``). *servers_by_host*: the
+    servers on each host; each simulated move changes the simulation's copy."""
 
     def __init__(self, states: HostStates, inventories: Inventories,
                  servers_by_host: Mapping[str, Sequence[PlacedServer]]) -> None:
@@ -60,7 +60,8 @@ class MoveTrial(Trial):
             self._moved[source, name] -= amount
 
     def undo(self) -> None:
-        """Revert all simulated placements. Simulated moves stay."""
+        """Revert the placements that only tried whether the servers of a failed host would fit (``place``). The moves
+        (``move``) stay."""
         super().undo()
         self._taken.update(self._moved)
 

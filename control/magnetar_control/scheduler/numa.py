@@ -22,8 +22,8 @@ LATE = 15.0
 
 
 class _Free:
-    """A set of free NUMA cells, with cached results of ``lacks``. *why*: the reason why no server at all fits; "" if
-    there is none."""
+    """The free resources of a host's NUMA cells, with cached results of ``lacks``. *why*: the reason why no server at
+    all fits; "" if there is none."""
 
     __slots__ = ("_known", "cells", "why")
 
@@ -104,12 +104,13 @@ class HostNuma:
         self._coming, self._freed = (), monotonic()
 
     def placed(self, needs: Needs | None) -> None:
-        """Add a server's *needs* to ``coming``, because it was placed on the host; do nothing without needs."""
+        """Add the *needs* of a server that was placed on the host to ``coming``, the needs that the agent's report does
+        not yet include; do nothing without needs."""
         if needs is not None:
             self._coming, self._placed = (*self.coming, needs), monotonic()
 
     def unplaced(self, needs: Needs | None) -> None:
-        """Remove the *needs* of a server from ``coming``, because the claim of the server failed."""
+        """Undo ``placed`` for a server with these *needs*, because the claim of the server failed."""
         if needs in self._coming:
             at = self._coming.index(needs)
             self._coming = self._coming[:at] + self._coming[at + 1:]
@@ -121,8 +122,8 @@ class HostNuma:
         return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
     def _rest(self) -> _Free:
-        """Return the free cells minus the needs in ``coming``. The result is cached, so that each call subtracts only
-        the servers placed since the last call."""
+        """Return the free resources of the cells minus the needs of servers that the agent has not reported yet
+        (``coming``). The result is cached, so that each call subtracts only the servers placed since the last call."""
         coming = self.coming
         had, free = self._beside or ((), _free(self.free))
         if coming[:len(had)] != had:

@@ -80,7 +80,8 @@ class HostPci:
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
-        """Remove the *devices* of a server from ``coming``, because the claim of the server failed."""
+        """Undo ``placed`` for a server with these *devices* (number by name), because the claim of the server failed.
+        """
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:

@@ -163,8 +163,8 @@ def read_host(database: Database, states: HostStates, name: str) -> None:
 
 
 def read_hosts(database: Database, states: HostStates) -> None:
-    """Read all hosts and aggregates again from the database into *states*. Hosts whose ``HostSummary`` has not changed
-    are not read completely."""
+    """Read all hosts and aggregates again from the database into *states*. Of each host, first only a ``HostSummary``
+    is read: a few columns that show whether the host has changed. Unchanged hosts are not read completely."""
     with database.read() as connection:
         assumed, summaries = states.take_assumed(), hosts.fetch_host_summaries(connection)
         changed = [row for row in summaries if row.name in assumed or states.summaries.get(row.name) != row]

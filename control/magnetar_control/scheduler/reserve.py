@@ -62,8 +62,8 @@ def room_by_zone(hosts: Iterable[HostState]) -> dict[tuple[str, str], ZoneRoom]:
 
 
 def claims_more(spec: RequestSpec) -> bool:
-    """Return whether the reserve applies to the request: the request increases the claims in the cloud, and no
-    administrator has chosen the host."""
+    """Return whether the reserve (capacity that must stay free in each zone in case a host fails) applies to the
+    request: the request increases the claims in the cloud, and no administrator has chosen the host."""
     return spec.keeps_reserve and not spec.forced and not spec.past_filters and any(spec.added)
 
 

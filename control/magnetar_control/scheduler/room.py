@@ -58,7 +58,8 @@ def check_room(store: Store, volumes: Any, states: HostStates, names: Collection
                pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
     """Return for each of the hosts *names* whether all of its servers would fit on other hosts if this host failed.
     *volumes*: the volume service. *states*: all hosts; the check changes their claims in memory, so no other code may
-    use this object. *pause*: called after each group of hosts with the seconds that the group took."""
+    use this object. *pause*: called after each batch of at most ``PAGE`` hosts with the seconds that the batch took,
+    for example to sleep."""
     trial = Trial(states, read_host_inventories(store.api, states))
     rooms: list[HostRoom] = []
     for database, page in pages_of_hosts(store, states, names):

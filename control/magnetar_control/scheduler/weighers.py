@@ -43,9 +43,10 @@ MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
-    """A weigher that compares one of the numbers that describe each host (its row). ``name``: the name of its
-    multiplier. ``at``: the index of this number in the row. ``sign``: 1 if more is better, -1 if less is better.
-    ``policy``: the server group policy for which it is used; ``None`` for always."""
+    """A weigher that compares hosts by a number that is stored for each host, such as free memory. The tuple of all
+    such numbers is the host's row. ``name``: the name of its multiplier. ``at``: the index of this number in the row.
+    ``sign``: 1 if more is better, -1 if less is better. ``policy``: the server group policy for which it is used;
+    ``None`` for always."""
 
     name: str
     at: int
@@ -60,9 +61,9 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class OwnWeigher(NamedTuple):
-    """A weigher whose number is not among the numbers that are stored for each host (its row). ``worth(host, spec)``
-    computes the number for each host that passed the filters; this is slower than reading it. ``multiplier``: from the
-    settings."""
+    """A weigher, for example a custom weigher, whose number is not stored for each host like the free memory.
+    ``worth(host, spec)`` computes the number for each host that passed the filters; this is slower than reading it.
+    ``multiplier``: from the settings."""
 
     name: str
     worth: Callable[[HostState, RequestSpec], float]
@@ -75,8 +76,10 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
 
 
 class Term(NamedTuple):
-    """The contribution of one weigher to the weight of a host: ``worth`` * (number - ``low``) / ``span``, with the
-    number at index ``at`` of the host's row."""
+    """The contribution of a single weigher to the weight of a host: ``worth`` * (number - ``low``) / ``span``. The
+    weigher compares hosts by this number, for example their free memory: the element ``at`` of the tuple of numbers
+    that describe a host (``Row``). ``low``: the lowest number of all hosts that passed the filters. ``span``: their
+    highest number minus the lowest. ``worth``: the weigher's multiplier with its sign."""
 
     at: int
     low: float
@@ -86,7 +89,8 @@ class Term(NamedTuple):
 
 class Sum(NamedTuple):
     """The formula for the weights of hosts that have the same ``Profile`` (properties such as zone and aggregates):
-    ``base`` plus the contributions of the weighers in ``terms``."""
+    ``base`` plus the contributions of the weighers in ``terms``. ``base``: 0, or a negative number for hosts of another
+    cell than the server that is moved."""
 
     base: float
     terms: Sequence[Term]
@@ -95,11 +99,11 @@ class Sum(NamedTuple):
 def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row,
            own_weighers: Sequence[OwnWeigher] = ()) -> Sum:
     """Return the formula for the weights of hosts of *profile*. *low*, *high*: the minimum and maximum of each number
-    among the hosts that passed the filters.
+    that describes a host, such as free memory, among the hosts that passed the filters.
 
-    *own_weighers*: custom weighers; their numbers are at the end of the rows. The metadata ``<name>_weight_multiplier``
-    of a host's aggregates overrides *multipliers*. If several aggregates have it, the lowest value applies; values that
-    are not numbers are ignored.
+    *own_weighers*: custom weighers; their numbers are at the end of *low* and *high*. The metadata
+    ``<name>_weight_multiplier`` of a host's aggregates overrides *multipliers*. If several aggregates have it, the
+    lowest value applies; values that are not numbers are ignored.
     """
     policy = spec.group.policy if spec.group else ""
     terms = []
@@ -123,7 +127,8 @@ def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
 
 
 def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
-    """Return the weight of each of *rows* by the formula *whole*."""
+    """Return the weight of each host by the formula *whole*. *rows*: for each host, the tuple of numbers that describe
+    it, such as free memory."""
     totals = [whole.base] * len(rows)
     for at, low, span, worth in whole.terms:
         totals = [total + worth * ((row[at] - low) / span) for total, row in zip(totals, rows, strict=True)]
@@ -131,8 +136,9 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound of the weights that the formula *whole* gives to rows whose numbers lie between those of
-    *low* and *high*. The bound also holds after rounding, because ``weights_of_rows`` is monotone in each number."""
+    """Return an upper bound of the weights that the formula *whole* gives to hosts whose numbers, such as free memory,
+    lie between those of *low* and *high*. The bound also holds after rounding, because ``weights_of_rows`` is monotone
+    in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)
