@@ -53,7 +53,8 @@ class PortRequest(TypedDict):
 
     ``make``: a random text from which the uuid of the new port is derived. ``by_engine``: whether the network engine
     (OVN) connects the port. ``resources``, ``devices``, ``network_affinity``: as in ``ServerNic``. ``mac``,
-    ``addresses``: the MAC and all addresses of a NIC that exists already, since its domain is adopted.
+    ``addresses``: the MAC and all addresses of a NIC that exists already, because a libvirt domain of another program
+    is taken over (adopted).
     """
 
     network_id: ReadOnly[str]
@@ -83,9 +84,9 @@ class ServerNic(TypedDict):
     deleted with it.
 
     ``on_host``: the NIC as the host's agent expects it. ``told``: the data about the NIC in the guest's metadata.
-    ``resources``: the claimed bandwidth by resource class. ``devices``: the number of claimed PCI devices by name.
-    ``network_affinity``: the name of the physical network; the guest should run on NUMA cells near the network cards of
-    this network.
+    ``resources``: the claimed bandwidth by resource class. ``devices``: the number of claimed PCI devices by name, a
+    text made from the physical network (``pci.network_devices_name``). ``network_affinity``: the name of the physical
+    network; the guest should run on NUMA cells near the network cards of this network.
     """
 
     port_id: ReadOnly[str]

@@ -65,8 +65,8 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the vm_state of the finding's server to error, and clear its task_state. Do nothing if an action of the
-    server is queued or running."""
+    """Repair a finding of the audit about a server that was left in the middle of an action: set its vm_state to error,
+    and clear its task_state. Do nothing if an action of the server is queued or running."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
@@ -101,9 +101,9 @@ def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Repair a finding of the kind ``unclaimed``: claim the resources that its server uses on the host that it names.
-    Raises ``Conflict`` if that host does not exist or has too few resources left, if the server is no longer on it, or
-    if an action of the server is queued or running."""
+    """Repair a finding of the audit about a server whose claim on its host is missing or wrong: claim the resources
+    that the server uses there. Raises ``Conflict`` if the host does not exist or has too few resources left, if the
+    server is no longer on it, or if an action of the server is queued or running."""
     conductor, host = watch.conductor, state.hosts.get(finding.place)
     if host is None:
         raise Conflict(f"There is no host {finding.place}.")
@@ -135,9 +135,10 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthR
 
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Release the port or volume attachment of the finding, unless an action of its server is queued or running. First
-    ask the hosts that the audit did not ask, because the guest may be on a host that neither the server's row nor a
-    claim names. Raises ``Conflict`` if a guest on these hosts has NICs or volumes that the server's row lacks."""
+    """Release a port or volume attachment that its server does not use, as the audit has found, unless an action of the
+    server is queued or running. First ask the hosts that the audit did not ask, because the guest may be on a host that
+    neither the server's row nor a claim names. Raises ``Conflict`` if a guest on these hosts has NICs or volumes that
+    the server's row lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -163,8 +164,9 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the status of the finding's migration to error, unless an action of its server is queued or running. The
-    migration may still have claims; the next audit finds these claims."""
+    """Set the status of a migration to error: the audit has found that it is open, although no action continues it. Do
+    nothing if an action of the server is queued or running. The migration may still have claims; the next audit finds
+    these claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -199,9 +201,9 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
 
 
 def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Delete the guest of a failed build from the finding's host, or release the domain of a failed adoption there.
-    Raises ``Conflict`` if an action of the server is queued or running, or if the server's row, a claim or an open
-    migration now names this host."""
+    """Delete the guest of a failed build from the host that *finding* (a result of the audit) names, or release the
+    libvirt domain there whose adoption (takeover as a server) has failed. Raises ``Conflict`` if an action of the
+    server is queued or running, or if the server's row, a claim or an open migration now names this host."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.fetch_server_row(connection, finding.id)
@@ -219,7 +221,8 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the vm_state and power state of the finding's server to those of its guest."""
+    """Set the vm_state and power state of a server to those of its guest, because the audit has found that they differ
+    (*finding*)."""
     with watch.conductor.client(finding.place) as client:
         watch.follow(finding.place, [client.get("server", finding.id)])
 

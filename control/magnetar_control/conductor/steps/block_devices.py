@@ -292,8 +292,8 @@ def give_back_volumes(work: Work, *, everything: bool) -> None:
 
 
 def disconnect_volumes(work: Work) -> None:
-    """For a server that is no longer on any host, remove the exports of its volumes, and reset the volumes' attachments
-    to reserved. The volumes still belong to the server."""
+    """For a server that is no longer on any host, remove the exports of its volumes (the access by network from another
+    host), and reset the volumes' attachments to reserved. The volumes still belong to the server."""
     for attachment in work.volumes:
         _unexport(work, attachment)
         work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
@@ -324,9 +324,10 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the volume's export for this server on the host that stores the volume, unless the server is on the same
-    host. Errors of the storing host are only logged. *for_good*: the server is being deleted; after an error, queue the
-    deletion of the export, because a remaining export would prevent the deletion of the volume."""
+    """Delete the volume's export (the access by network from the server's host) on the host that stores the volume. Do
+    nothing if the server is on the same host. Errors of the storing host are only logged. *for_good*: the server is
+    being deleted; after an error, queue the deletion of the export, because a remaining export would prevent the
+    deletion of the volume."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted

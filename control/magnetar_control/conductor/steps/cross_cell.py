@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
     """Return the columns of the server's row to save once the server is on *host*. If *host* is in another cell, these
-    columns also mark the row as leaving this cell."""
+    columns also mark the row as leaving this cell: ``relocate_rows`` must then move the server's rows to the other
+    cell's database."""
     cell = work.conductor.host(host).cell_id
     if cell == work.conductor.cell.id:
         return {"host": host}

@@ -148,8 +148,8 @@ class MigrationTask:
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Save that the server is now on *host*. In the same transaction set the columns *values* of the migration's
-        row and *server* of the server's row. If *host* is in another cell, also mark the server as leaving this cell
-        (see ``cross_cell``)."""
+        row and *server* of the server's row. If *host* is in another cell, also mark the server as leaving this cell,
+        so that its rows are moved to the other cell's database later (see ``cross_cell``)."""
         where = cross_cell.host_and_cell_columns(self.work, host)
         if len(where) > 1:
             self.work.flush()  # do the deferred writes: after this transaction nothing changes the row here

@@ -71,8 +71,8 @@ class Placed(NamedTuple):
 
 
 def run_scheduling(work: Work) -> None:
-    """Find a host for the new server of *work*, whose row is in cell0, and move the row into the host's cell. If no
-    host is found, put the action back into the queue or set the server to error."""
+    """Find a host for the new server of *work*, and move the server's row into the host's cell. Until then the row of
+    every new server is in cell0. If no host is found, put the action back into the queue or set the server to error."""
     began = utc_now()
     again = work.action.attempts > 1
     if again and (cell_database := _cell_with_server(work)):
@@ -106,11 +106,11 @@ def run_scheduling(work: Work) -> None:
 
 
 def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
-    """Schedule several new servers of cell0 together, at the first attempt of their actions. Each step is one
+    """Schedule several new servers of cell0 together, at the first attempt of their actions (*works*). Each step is one
     transaction for all of them.
 
-    Return the works that were not scheduled: the caller passes each to ``run_scheduling``. If this raises an error,
-    some servers may already have claims or have been moved to their cell.
+    Return the elements of *works* whose server was not scheduled: the caller passes each to ``run_scheduling``. If this
+    raises an error, some servers may already have claims or have been moved to their cell.
     """
     began, conductor = utc_now(), works[0].conductor
 
@@ -131,8 +131,8 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
     """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all
-    servers. If the build of a server begins immediately, set ``continuation`` of the server's work, so that this
-    conductor runs the build next. *began*: the time when the scheduling of the servers began."""
+    servers. If the build of a server begins immediately, set ``continuation`` of the server's ``Work`` (its running
+    action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -145,8 +145,8 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
     """Insert the rows of the servers *leaving* cell0 into the cell *target*. For each build that begins immediately,
-    count the build, and set ``continuation`` of the server's work, so that this conductor runs the build next. *began*:
-    the time when the scheduling of the servers began."""
+    count the build as an action of its host, and set ``continuation`` of the server's ``Work`` (its running action), so
+    that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:

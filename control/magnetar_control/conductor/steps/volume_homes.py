@@ -24,7 +24,7 @@ def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> 
 
 def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
     """Return the name of the host that stores the volume for a server on *host*. First make *host* the storing host if
-    ``must_move`` requires this and *host* can reach the volume's pool."""
+    ``must_move`` requires this and *host* can reach the storage pool that contains the volume."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     place: str = volumes.where(id)
     if must_move(work, attachment, place, host) and host in volumes.homes.hosts(id):

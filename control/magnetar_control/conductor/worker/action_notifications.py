@@ -58,7 +58,7 @@ class ActionNotifications:
 
     def begin(self, event: str | None, host: str | None) -> None:
         """Add the start notifications of an event that happens on *host* as a part of the action. *event*: the name of
-        the event; by default the action's main event."""
+        the event; by default the event that ``ACTIONS`` names for the action."""
         self._event = event or self._event
         names: tuple[str, ...] = () if self._started else (self._own,)
         if self._event in STEPS:

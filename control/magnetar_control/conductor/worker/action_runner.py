@@ -43,8 +43,8 @@ DUE = 0.002
 
 
 class ActionRunner:
-    """The part of a conductor that leases actions from the queues of its cell and of cell0, and runs them in worker
-    threads."""
+    """The part of a conductor that leases actions (reserves operations on servers, such as a resize, for a limited
+    time) from the queues of its cell and of cell0, and runs them in worker threads."""
 
     def __init__(self, conductor: Conductor, flows: Mapping[str, Mapping[str, Any]]) -> None:
         self.conductor = conductor
@@ -246,7 +246,8 @@ class ActionRunner:
                 self.conductor.leased_actions.end((work.continuation.database.name, work.continuation.action.id))
 
     def _unexpected(self, database: Database, action: ActionRow, error: Exception) -> None:
-        """Handle an exception that the action's flow did not handle: a database that does not answer, or a bug.
+        """Handle an exception that the action's flow (the function that executes the action) did not handle: a database
+        that does not answer, or a bug.
 
         Put the action back into the queue. After the last attempt, end the action as failed and set the server to
         error, unless the server is shelved or soft-deleted. If the database cannot be written, do nothing: another

@@ -48,9 +48,9 @@ BRIEFLY = 1.0
 
 
 class Conductor:
-    """The state of one conductor process. *cell*: the name of its cell. *schedules*: whether it also schedules new
-    servers from cell0; at least one conductor of the cloud must. *announcement*: the process's registration in the
-    database; by default a new one."""
+    """The state of one conductor process. *cell*: the name of its cell. *schedules*: whether it also finds hosts for
+    new servers, whose rows are in cell0 until then; at least one conductor of the cloud must. *announcement*: the
+    process's registration in the database; by default a new one."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  delivery: Delivery, schedules: bool = True, announcement: Announcement | None = None) -> None:

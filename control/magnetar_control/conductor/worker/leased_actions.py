@@ -28,8 +28,9 @@ class HostBusy(Exception):
 
 
 class LeasedActions:
-    """A counter of the actions that this conductor has leased from queues, by host. *most*: the maximum for a host that
-    is up; for a host that is down the maximum is lower. *is_up*: returns whether a host is up."""
+    """A counter, by host, of the actions that this conductor has leased from queues (reserved for itself for a limited
+    time). *most*: the maximum for a host that is up; for a host that is down the maximum is lower. *is_up*: returns
+    whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
@@ -43,7 +44,8 @@ class LeasedActions:
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostLimits:
-        """Return the present number of actions by host, in the form of limits for the next read of the queue."""
+        """Return the present number and the maximum of actions by host, as the ``HostLimits`` that the next read of the
+        queue must observe."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
             return HostLimits(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),

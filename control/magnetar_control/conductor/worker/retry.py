@@ -73,7 +73,7 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
 def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
                    down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
     """Run the function *do* as an event of the action, and then end the action. *do* returns the columns to set in the
-    server's row. *event*: the name of the event; by default the action's main event.
+    server's row. *event*: the name of the event; by default the event that ``ACTIONS`` names for the action.
 
     When the event begins, the server gets the first task_state in the action's ``steps`` (see ``ACTIONS``), if there is
     one. If *do* raises ``HostDown``, put the action back into the queue; call *down* with the error (default:

@@ -11,9 +11,9 @@ from .leased_actions import Key
 
 
 class RunningWork(Protocol):
-    """The attributes of a running ``Work`` that other threads set. *cancelled*: set when the action of the work is
-    cancelled. *last_report*: (name of a host, the last report of its agent about the server); ``None`` without a
-    report."""
+    """The attributes of a ``Work`` (an action while a worker thread runs it) that other threads set. *cancelled*: the
+    event that is set when the action is cancelled. *last_report*: (name of a host, the last report of its agent about
+    the server); ``None`` without a report."""
 
     cancelled: threading.Event
     last_report: tuple[str, Mapping[str, Any]] | None

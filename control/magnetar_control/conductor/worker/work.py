@@ -113,7 +113,8 @@ class Continuation(NamedTuple):
 
 
 class Work:
-    """One action that this conductor has leased, while it runs.
+    """An action, such as the resize of a server, while it runs. This conductor has leased the action: it has reserved
+    the action in the queue for a limited time.
 
     ``server``: the server's row; read from the database unless it is passed. ``args``: the arguments of the action.
     *event*: the number of an event of the action that has already begun."""
@@ -299,9 +300,9 @@ class Work:
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """Begin a transaction in the server's database, run the deferred writes in this transaction, and yield the
-        connection. *values*: the columns that the caller itself will write to the server's row. The deferred columns
-        are added to this dict, so that the caller writes them too."""
+        """Begin a transaction in the server's database, run the deferred writes (such as columns passed to ``defer``)
+        in this transaction, and yield the connection. *values*: the columns that the caller itself will write to the
+        server's row. The deferred columns are added to this dict, so that the caller writes them too."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
@@ -324,7 +325,8 @@ class Work:
         return () if waits else self.rule.tasks
 
     def flush(self) -> None:
-        """Run the deferred writes now in one transaction, if there are any."""
+        """If writes were deferred to the action's next transaction, such as columns passed to ``defer``, run them now
+        in a transaction."""
         if self._deferred or self._deferred_columns:
             with self.write():
                 pass
@@ -348,8 +350,8 @@ class Work:
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
         """Record the ``with`` block as an event of the instance action. *name*: the name of the event; by default the
-        action's main event. *host*: the host where the event happens; by default the server's host. *noted*: columns of
-        the server's row to set when the event begins.
+        event that ``ACTIONS`` names for the action. *host*: the host where the event happens; by default the server's
+        host. *noted*: columns of the server's row to set when the event begins.
 
         If the action was passed with an event that has already begun, the block continues this event. The end of the
         event is written with the next transaction; after a crash before that, the event has no end, and the action is
@@ -450,8 +452,8 @@ class Work:
 
     def put_back(self, seconds: float, **values: Any) -> None:
         """Put the action back into the queue for another attempt after *seconds*. If the action has used another host
-        than the server's, the new attempt also waits until that host has a free slot. *values*: columns to set in the
-        action's row."""
+        than the server's, the new attempt also waits until the conductor's limit of actions allows another action for
+        that host. *values*: columns to set in the action's row."""
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)

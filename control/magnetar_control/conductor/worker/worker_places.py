@@ -16,8 +16,8 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The slots of a conductor's workers, which limit how many actions run at the same time. *count*: number of slots.
-    *leased_actions*: counts the conductor's actions by host."""
+    """The slots of a conductor, which limit how many actions run at the same time: a worker thread needs a slot to run
+    an action. *count*: number of slots. *leased_actions*: counts the conductor's actions by host."""
 
     def __init__(self, count: int, leased_actions: LeasedActions) -> None:
         self._leased_actions = leased_actions
@@ -29,9 +29,10 @@ class WorkerPlaces:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_places(self, over: threading.Event) -> int:
-        """Reserve all free slots, and return their number. If no slot is free, wait up to ``PATIENCE`` seconds for a
-        slot, and then briefly for more slots, since one query that leases several actions is cheaper than several
-        queries. *over*: set when the conductor stops; then do not wait."""
+        """Reserve all free slots, each for an action that will be leased from the queue, and return their number. If no
+        slot is free, wait up to ``PATIENCE`` seconds for a slot, and then briefly for more slots, since one query that
+        leases several actions is cheaper than several queries. *over*: set when the conductor stops; then do not wait.
+        """
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0

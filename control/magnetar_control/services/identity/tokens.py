@@ -134,7 +134,8 @@ class Tokens:
     @contextlib.contextmanager
     def change(self) -> Iterator[Connection]:
         """Yield the connection of a transaction that changes tables of the identity service. Such transactions run one
-        after the other, because each locks the row of the tables' revision number."""
+        after the other, because each increases, and so locks, the revision number in the database: other processes
+        compare it to find out that they must clear their caches."""
         count = update(tables.revision).values(number=tables.revision.c.number + 1)
         with self.database.write() as connection:
             if not connection.execute(count).rowcount:

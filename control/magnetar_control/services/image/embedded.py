@@ -197,8 +197,8 @@ class EmbeddedImages:
 
     def _check(self, id: str, signed: SignedUpload) -> None:
         """Verify the signature of the content that was uploaded to the image *id*. If it does not match, delete the
-        image (unless it is protected), and raise ``ImageRefused``. *signed*: the verification that has read the
-        content."""
+        image (unless it is protected), and raise ``ImageRefused``. *signed*: the verification, which has computed the
+        digest of the content during the upload."""
         try:
             signed.check()
         except ImageRefused as error:
