@@ -419,7 +419,8 @@ class Settings:
         return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:
-        """Return how many actions of a kind may run on a host at the same time: {kind (build, live): number}."""
+        """Return how many actions of a kind may run on a host at the same time: {kind (build; live: live migration):
+        number}."""
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
 
 

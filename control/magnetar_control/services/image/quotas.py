@@ -78,8 +78,8 @@ def check_image_quota(connection: Connection, quota: Quotas, project: str, more:
 
 
 class Share:
-    """The quota that a running upload to the image *image* has claimed. *project*: the project whose *quota* limits the
-    upload."""
+    """The bytes of a project's image quota that are reserved for a running upload to the image *image*. *project*: the
+    project. *quota*: the quotas of the image service."""
 
     def __init__(self, database: Database, quota: Quotas, image: str, project: str) -> None:
         self.database, self.quota, self.image, self.project = database, quota, image, project
@@ -87,8 +87,8 @@ class Share:
         self.taken: int | None = 0
 
     def of(self, chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-        """Yield *chunks*. Claim the quota that a chunk needs before yielding the chunk. *size*: the total in bytes, if
-        known. Raises ``TooLarge``."""
+        """Yield *chunks*. Reserve the quota that a chunk needs before yielding the chunk. *size*: the total in bytes,
+        if known. Raises ``TooLarge``."""
         come = 0
         if size:
             self.database.retried(partial(self._take, size, size))
@@ -99,8 +99,8 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Claim *most* bytes of the quota for the upload, or all remaining bytes if there are fewer. Store the claimed
-        number in ``taken``. Raises the quota's error when fewer than *least* bytes remain."""
+        """Reserve *most* bytes of the quota for the upload, or all remaining bytes if there are fewer. Store the number
+        of reserved bytes in ``taken``. Raises the quota's error when fewer than *least* bytes remain."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)
             if limit is None:
@@ -115,6 +115,6 @@ class Share:
 
 
 def release_upload_quota(connection: Connection, image: str) -> None:
-    """Release the quota that the upload to the image *image* has claimed, because the upload has ended. Afterwards the
-    size of the image itself counts."""
+    """Release the quota that is reserved for the upload to the image *image*, because the upload has ended. Afterwards
+    the size of the image itself counts."""
     connection.execute(delete(uploads).where(uploads.c.image_id == image))

@@ -112,9 +112,9 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 def _going(port: Row[Any], host: str, running: bool) -> Document:
-    """Return the columns host, next_host and arriving of a port whose server begins to move to *host*; empty if the
-    port has these values already. *port*: its row, with these columns. *running*: whether the guest runs during the
-    move."""
+    """Return the columns host, next_host and arriving (whether the port stays silent on the next host until the guest
+    announces itself there) of a port whose server begins to move to *host*; empty if the port has these values already.
+    *port*: its row, with these columns. *running*: whether the guest runs during the move."""
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}

@@ -219,9 +219,9 @@ def prepare_network_update(physical_mtu: int | None, connection: Connection, con
 
 
 def prepare_network_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Prepare the deletion of the network *row*: delete its RBAC policies, and mark it for removal from the hosts.
-    Raises ``Conflict`` while ports are on the network; the error names only ports that the caller may see. The database
-    deletes the subnets with the network."""
+    """Prepare the deletion of the network *row*: delete its RBAC policies, and queue its removal from the hosts whose
+    agents have created it. Raises ``Conflict`` while ports are on the network; the error names only ports that the
+    caller may see. The database deletes the subnets with the network."""
     used = connection.execute(select(ports.c.id, rows_of_caller(ports)(context)).where(
         ports.c.network_id == row["id"]).limit(20)).all()
     if used:

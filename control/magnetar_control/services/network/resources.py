@@ -63,12 +63,12 @@ class NetworkResource:
 
     *defaults*: values for fields that a request for a new resource lacks. *admin*: fields that only admins may change
     or set to another value than the default. *filters*: list filters, in addition to the columns; *private*: list
-    filters for admins only. *before_list*: creates missing resources before a list is read, and returns their unit
-    keys. *counts*: returns what a new resource uses of further quotas, by resource type. *writers_are_admins*: whether
-    only admins may create, change and delete. *after*: called after a row was changed or deleted. *units*: returns the
-    unit keys, such as ``port/ID``, of the objects in the network engine (OVN) that a change affects; it is called with
-    ``None`` for a created or deleted row, otherwise with the new values. *owner*: returns the project of a new
-    resource.
+    filters for admins only. *before_list*: creates missing resources before a list is read, and returns the keys of the
+    created objects, like *units*. *counts*: returns how many dependent objects with quotas of their own (such as rules)
+    a new resource has, by resource type. *writers_are_admins*: whether only admins may create, change and delete.
+    *after*: called after a row was changed or deleted. *units*: returns the unit keys, such as ``port/ID``, of the
+    objects in the network engine (OVN) that a change affects; it is called with ``None`` for a created or deleted row,
+    otherwise with the new values. *owner*: returns the project of a new resource.
     """
 
     name: str
@@ -200,8 +200,8 @@ def run_transaction(database: Database, act: Callable[[Connection], T], dry: boo
 
 class NetworkStore:
     """The operations on one resource type of the network service (an implementation of ``services.NetworkResources``).
-    Each operation is one transaction, and checks the caller's permissions. *dry*: only check, and return the result
-    without changing anything."""
+    Each operation is one transaction, and checks the caller's permissions. If the parameter *dry* of a method is true,
+    the method only checks the request, and returns the result without changing anything."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog) -> None:
         self.database, self.resource, self.quota, self.log = database, resource, quota, log

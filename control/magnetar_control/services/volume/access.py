@@ -20,9 +20,9 @@ INCOMPLETE = ("creating", "downloading", "error")
 
 
 class VolumeAccess(NamedTuple):
-    """The hosts that can reach a volume. *host*: the volume's host. *hosts*: *host*, and all hosts that now reach the
-    volume's shared pool. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported that
-    it does not reach the pool now."""
+    """The hosts that can reach a volume. *host*: the volume's host (its agent manages the volume). *hosts*: *host*, and
+    all hosts that now reach the volume's shared pool. *shared*: whether several hosts can reach the pool. *lost*:
+    whether *host* has reported that it does not reach the pool now."""
 
     host: str
     hosts: frozenset[str]

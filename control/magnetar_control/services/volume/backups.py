@@ -245,8 +245,9 @@ class BackupStore(NamedStore):
         return self.show(context, record["id"])
 
     def import_catalogues(self, records: Sequence[Document]) -> list[str]:
-        """Queue the import of several backups, each into the project that its record names. *records*: from
-        ``parse_backup_record``. Return the uuids of the backups that the database did not have yet."""
+        """Queue the import of several backups, each into the project that its record names. *records*: the column
+        values of the backups, from ``catalogue_record``. Return the uuids of the backups that the database did not have
+        yet."""
         with self.database.write() as connection:
             imported = [record["id"] for record in records if insert_imported_backup(connection, record)]
             self.database.ring(connection, BELL)

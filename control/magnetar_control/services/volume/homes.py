@@ -31,7 +31,8 @@ LIMIT = 120.0
 
 
 class VolumeHomes:
-    """The operations on the hosts of volumes: find the hosts that can have a volume, and give a volume another host."""
+    """The operations on the hosts of volumes: find the hosts that can have a volume, and give a volume another host. A
+    volume's host is the compute host whose agent manages the volume."""
 
     def __init__(self, database: Database, reach: Reach) -> None:
         self.database, self.reach = database, reach

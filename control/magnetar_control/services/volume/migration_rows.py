@@ -45,23 +45,24 @@ def is_between_hosts(migration: Document) -> bool:
 
 def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
     """Queue two removals, which are executed if the copy of a volume to another host fails: of the copy on the new
-    host, and of the export on the old host. Call this before the copy begins. *migration*: the volume's column."""
+    host, and of the export (the NBD server that the copy reads) on the old host. Call this before the copy begins.
+    *migration*: the volume's column."""
     insert_removal_row(connection, migration["host"], VOLUME, volume_id)
     insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
 
 
 def note_arrival(connection: Connection, volume_id: str, migration: Document) -> None:
     """Update the queue of removals after the volume was copied to its new host: keep the copy on the new host, and
-    remove the volume and its export from the old host. *migration*: the volume's column."""
+    remove the volume and its export (NBD server) from the old host. *migration*: the volume's column."""
     remove_removal_row(connection, migration["host"], VOLUME, volume_id)
     mark_removals_due(connection, EXPORT, migration_export_key(volume_id))
     insert_removal_row(connection, migration["source"]["host"], VOLUME, volume_id, due=True)
 
 
 def abandon_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Queue the removal of an unfinished copy from the new host, and of the export from the old host. Do nothing if the
-    volume is on the new host already, or the migration does not change the volume's host. *migration*: the volume's
-    column."""
+    """Queue the removal of an unfinished copy from the new host, and of the export (NBD server) from the old host. Do
+    nothing if the volume is on the new host already, or the migration does not change the volume's host. *migration*:
+    the volume's column."""
     host = connection.execute(select(volumes.c.host).where(volumes.c.id == volume_id)).scalar()
     if is_between_hosts(migration) and host != migration["host"]:
         insert_removal_row(connection, migration["host"], VOLUME, volume_id, due=True)

@@ -70,7 +70,7 @@ def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
 
 def drop_migration(database: Database, reach: Reach, row: Row) -> None:
     """Abandon the migration of a volume that will be deleted: queue the removal of the copy from the new host, and
-    remove the export from the old host. The caller deletes the volume itself."""
+    remove the export (the NBD server that the copy reads) from the old host. The caller deletes the volume itself."""
     if row["migration"] is None:
         return
     with database.write() as connection:

@@ -66,12 +66,13 @@ def set_columns(connection: Connection, table: Table, id: str, **values: Any) ->
 
 def queue_volume_task(connection: Connection, table: Table, row: RowMapping, task: str,
                       statuses: Sequence[str] | None = None, **values: Any) -> None:
-    """Queue *task* for the worker in the row of a volume, snapshot or backup. *table*, *row*: the table and the row.
-    *statuses*: the allowed statuses; ``None``: any. *values*: further columns to set. Raises ``InvalidRequest`` when
-    the status is not allowed, ``Conflict`` when the status has just changed.
+    """Queue *task* for the workers: set the column ``task`` of a volume, snapshot or backup. *table*, *row*: the table
+    and the row. *statuses*: the allowed statuses; ``None``: any. *values*: further columns to set. Raises
+    ``InvalidRequest`` when the status is not allowed, ``Conflict`` when the status has just changed.
 
-    Unlike other tasks, "delete" does not end the lease of a running task, but starts after that task. If both ran at
-    the same time, the running task could create content on the host after the deletion.
+    Unlike other tasks, "delete" does not end the lease of a running task (the worker's right to execute the task), but
+    starts after that task. If both ran at the same time, the running task could create content on the host after the
+    deletion.
     """
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
@@ -180,8 +181,8 @@ class Reading:
     def list(self, context: Context, listing: VolumeListing = OWN,
              **shown: bool) -> tuple[Documents, int | None]:
         """Return (documents of the page that *listing* requests, total number on all pages); the total is ``None``
-        unless *listing* requests it. *shown*: arguments for the method ``documents`` of the store, such as *attached*.
-        """
+        unless *listing* requests it. *shown*: arguments for the subclass's function ``documents``, such as *attached*
+        of volumes."""
         with self.database.read() as connection:
             rows, count = select_listing_page(connection, context, self.table, listing)
             return self.documents(connection, rows, **shown), count

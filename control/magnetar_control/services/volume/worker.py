@@ -189,8 +189,9 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease of the task of *row* until the ``with`` block ends. The lease is renewed even if the deletion
-        of the volume is requested meanwhile, because the deletion must wait for the end of the running task."""
+        """Renew this worker's lease (its right to execute the task of *row*) until the ``with`` block ends. The lease
+        is renewed even if the deletion of the volume is requested meanwhile, because the deletion must wait for the end
+        of the running task."""
         over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
                                                  table.c.task.in_((row["task"], "delete")))
 

@@ -136,9 +136,9 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
     """Lease up to *count* queued actions for the conductor *holder*, and return them. Projects and hosts take turns, so
     that a project or host with many queued actions does not block others.
 
-    *limits*: {kind (build, live): how many actions of this kind may run on a host at the same time}. *share*: the
-    conductor's limits for each host. *likely*: set this if the last call returned *more*; it skips the first check for
-    queued actions.
+    *limits*: {kind (build; live: live migration): how many actions of this kind may run on a host at the same time}.
+    *share*: the conductor's limits for each host. *likely*: true if ``Batch.more`` of the last call was true; then the
+    first check for queued actions is skipped.
     """
     statements = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
@@ -482,5 +482,5 @@ def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
 
 
 def update_evacuation_row(connection: Connection, number: int, **values: Any) -> None:
-    """Set the columns *values* of a running evacuation. *number*: the id of its action."""
+    """Set the columns *values* of a running evacuation in the table ``actions``. *number*: the id of its row."""
     connection.execute(update(actions).where(actions.c.id == number).values(updated_at=utc_now(), **values))

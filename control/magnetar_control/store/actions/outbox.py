@@ -28,8 +28,9 @@ Found = Any
 
 
 class Outbox(NamedTuple):
-    """The two tables for sending notifications to receivers. *waiting*: the notifications that are not sent yet.
-    *receivers*: the receivers, with leases and failures. The API database and the cell databases have such tables."""
+    """The two tables for sending notifications to receivers (URLs in the settings). *waiting*: the notifications that
+    are not sent yet. *receivers*: the receivers, with leases and failures. The API database and the cell databases have
+    such tables."""
 
     waiting: Table
     receivers: Table

@@ -85,7 +85,8 @@ class Group:
 
 
 class ClaimRow(StoredRow):
-    """A row of the table ``allocations``."""
+    """A row of the table ``allocations``: the resources that a consumer (such as a server or a migration) claims on a
+    host."""
 
     consumer_id: str
     host_id: str
@@ -197,8 +198,8 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
 def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
                           desired_resources: Callable[[], WantedResources]) -> bool:
     """Change the resource classes and PCI devices that a server claims on the host; its CPUs, memory and disk do not
-    change. *desired_resources* returns the new claim. This function is called after the claim's row is locked, so that
-    the last of several concurrent calls uses the newest data.
+    change. *desired_resources*: a function that returns the new claim; it is called after the claim's row is locked, so
+    that the last of several concurrent calls uses the newest data.
 
     Return ``False``, with nothing changed, when the host has too few resources left, or the server has no claim on the
     host.
@@ -373,7 +374,8 @@ def _differing(resources: Mapping[str, int], current_resources: Mapping[str, int
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           ignore_disabled: bool = True) -> bool:
-    """Raise the counters of a host for a claim. Return ``False``, with nothing changed, when too little is left.
+    """Raise the counters of a host (the total amounts that are claimed on it) for a claim. Return ``False``, with
+    nothing changed, when too little is left.
 
     *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
     {custom resource class: (new amount of the consumer, increase)}. *ignore_disabled*: raise the counters even if the
@@ -398,9 +400,9 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, ig
 
 
 def raise_parameters(host_id: str, more: Amounts, servers: int, ignore_disabled: bool) -> dict[str, Any]:
-    """Return the parameters of the SQL statement ``RAISE``, which raises the claim counters of a host. *more*:
-    increases of the claimed amounts. *servers*: increase of the number of servers. *ignore_disabled*: raise the
-    counters even if the host is disabled or forced down."""
+    """Return the parameters of the SQL statement ``RAISE``, which raises the counters of a host (the total amounts that
+    are claimed on it, and its number of servers). *more*: increases of the claimed amounts. *servers*: increase of the
+    number of servers. *ignore_disabled*: raise the counters even if the host is disabled or forced down."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "ignore_disabled": ignore_disabled}
 
@@ -503,7 +505,8 @@ _HELD_ANYWHERE = select(allocations.c.host_id).where(
 
 def claim_by_single_statement(connection: Connection, claim: Claim, *, ignore_disabled: bool = False) -> bool | None:
     """Insert the *claim*, and map its server to its cell, by one SQL statement instead of five. The host's row is
-    locked only while this statement commits. *connection*: from ``Database.single``, on PostgreSQL.
+    locked only while this statement commits. *connection*: from ``Database.single`` (each statement is its own
+    transaction), on PostgreSQL.
 
     The server must not be in a group, and must not need PCI devices or custom resource classes. Return whether the
     claim succeeded; ``None``, with nothing changed, when the server already has a claim on the host: then the caller

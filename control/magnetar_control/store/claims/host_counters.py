@@ -34,7 +34,8 @@ class Difference(NamedTuple):
 
 def audit_host_counters(connection: Connection, repair: bool = False, host_ids: Collection[str] | None = None,
                         lock: bool = True) -> list[Difference]:
-    """Return the hosts whose counters differ from the sum of their allocations. *repair*: set the counters to that sum.
+    """Return the hosts whose counters of claimed resources differ from the sum of their allocations. *repair*: set the
+    counters to that sum.
 
     * *host_ids*: check only these hosts; all by default.
     * *lock*: lock the hosts' rows while counting (PostgreSQL, in a ``write`` transaction). Without the lock, a

@@ -41,7 +41,7 @@ class Inventory(NamedTuple):
 
 
 class InventoryRow(SelectedRow):
-    """A row of the table ``inventories``."""
+    """A row of the table ``inventories``: the limits and the claimed amount of a resource class on a host."""
 
     host_id: str
     resource_class: str

@@ -34,17 +34,18 @@ _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number
 
 class Pending(NamedTuple):
     """The result of ``pending_changes``. *notes*: the ids of the rows in ``network_changes`` whose changes are not
-    written to the network engine (OVN) yet. *number*: the number of the last change that was written."""
+    written to the network engine (OVN) yet. *number*: the number that the engine gave to the last change that was
+    written (see ``NetworkEngine.reached``)."""
 
     notes: frozenset[str]
     number: int
 
 
 class ChangeLog:
-    """The queue of changes that must be written to the network engine (OVN). Each row (a note) names a changed unit of
-    the engine, such as a port. *database*: the API database. *enabled*: false without an engine: no notes are added.
-    *leads*: returns whether it is this process that writes the changes to the engine; if so, other processes need not
-    be notified of new notes."""
+    """The queue of changes that must be written to the network engine (OVN). Each row (a note) has the key of a changed
+    object of the engine, such as ``port/UUID``. *database*: the API database. *enabled*: false without an engine: no
+    notes are added. *leads*: returns whether it is this process that writes the changes to the engine; if so, other
+    processes need not be notified of new notes."""
 
     def __init__(self, database: Database, enabled: bool, leads: Callable[[], bool] = lambda: False) -> None:
         self.database, self.enabled, self.leads = database, enabled, leads
@@ -59,7 +60,8 @@ class ChangeLog:
 
     def changed(self, connection: Connection, *units: str) -> None:
         """Add notes to the queue, in the caller's transaction: a request has changed *units* (keys such as
-        ``port/UUID``). Unlike ``note``, also mark the changes for the hosts whose agents filter packets."""
+        ``port/UUID``). Unlike ``note``, also make conductors send changed ports and security groups to the hosts whose
+        agents filter packets."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 
@@ -75,14 +77,14 @@ def port_unit_keys(ids: Iterable[str]) -> list[str]:
 
 
 def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, str]:
-    """Return up to ``MANY`` notes of changes after the note *last_id*, sorted by id: {id of the note: key of the
-    changed unit, such as ``port/UUID``}."""
+    """Return up to ``MANY`` notes (rows of the queue of changes for the network engine) after the note *last_id*,
+    sorted by id: {id of the note: key of the changed object, such as ``port/UUID``}."""
     return {row.id: row.unit for row in connection.execute(_AFTER, {"after": last_id, "many": MANY})}
 
 
 def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
     """Return the changes of *units* (keys such as ``port/UUID``) that are not written to the network engine (OVN) yet,
-    and the number of the last change that was written."""
+    and the number that the engine gave to the last change that was written (see ``NetworkEngine.reached``)."""
     rows = connection.execute(_PENDING, {"units": list(units)}).all()
     return Pending(frozenset(row.id for row in rows if row.id), max((row.number or 0 for row in rows), default=0))
 
@@ -94,8 +96,9 @@ def noted_units(connection: Connection) -> set[str]:
 
 
 def finish_change_notes(database: Database, ids: Iterable[str], number: int) -> None:
-    """Delete the notes *ids*, because their changes are written to the network engine (OVN). Store *number*, the number
-    of the last change that was written."""
+    """Delete the notes *ids* (rows of the queue of changes), because their changes are written to the network engine
+    (OVN). Store *number*, the number that the engine gave to the last of these changes (see ``NetworkEngine.reached``).
+    """
     note_ids = list(ids)
     if database.kind == "postgresql" and 0 < len(note_ids) <= MANY:  # one message instead of four
         with database.single() as connection:

@@ -247,8 +247,8 @@ class NetworkEngine(Protocol):
 
     def repair(self, desired: Wanted) -> int:
         """Make the engine's content match *desired*, in one transaction: create and change objects, and remove other
-        objects in the scope of *desired*. Return the number of the change, for ``reached``. Raises ``Incomplete``. A
-        port that ``unplaced`` returns stays on its chassis."""
+        objects in the scope of *desired*. Return the number that the engine gives to this change, for ``reached``.
+        Raises ``Incomplete``. A port that ``unplaced`` returns stays on its chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
         """Return the keys (``port/UUID``) of those ports in *desired* that are on a SmartNIC whose chassis the engine

@@ -45,9 +45,9 @@ class Wait(NamedTuple):
 
 
 class WriteWatch:
-    """The progress that one waiting caller observes: the ids of the notes that this process has written to the engine
-    since the wait began (``notes``), and the number of the last change (``number``). ``rung`` is set after each write.
-    """
+    """The progress that one waiting caller observes: the ids of the queued changes that this process has written to the
+    engine since the wait began (``notes``), and the number that the engine gave to the last change (``number``). The
+    event ``rung`` is set after each write."""
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -56,7 +56,7 @@ class WriteWatch:
 
 class EngineWorker:
     """The thread that writes queued changes to the network engine (OVN), and the methods that wait for these writes.
-    *wait*: the longest waits. *gateways*: the hosts that may have the gateways of routers."""
+    *wait*: the maximum time that callers wait. *gateways*: the hosts that may have the gateways of routers."""
 
     def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait(),  # noqa: B008 - it is frozen
                  gateways: Sequence[str] = ()) -> None:
@@ -153,9 +153,9 @@ class EngineWorker:
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """Remove the notes *noted* from the queue, because their changes are written to the engine. *number*: the
-        number of the last change. Waiting callers are notified first, so that they do not wait for the removal. If the
-        process crashes before the removal, the changes are written again, which is harmless."""
+        """Remove *noted* (ids of rows) from the queue, because these changes are written to the engine. *number*: the
+        number that the engine gave to the last change. Waiting callers are notified first, so that they do not wait for
+        the removal. If the process crashes before the removal, the changes are written again, which is harmless."""
         self._tell_waiting(noted, number)
         changes.finish_change_notes(self.database, noted, number)
         self._tell_waiting(noted, number)  # again, for callers that read the notes since

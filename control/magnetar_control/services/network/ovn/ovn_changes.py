@@ -101,8 +101,8 @@ class Northbound:
 
     def _hold(self, row: Any, column: str) -> None:
         """Update ``holders``, which maps the uuid of a row to the columns that refer to it, with the rows that *column*
-        of *row* refers to now. There may be thousands of them, and the public attributes of the IDL would create and
-        hash a new object for each; therefore this method reads the IDL's internal data."""
+        of *row* refers to now. There may be thousands of such rows, and the public attributes of the IDL would create
+        and hash a new object for each; therefore this method reads the IDL's internal data."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:

@@ -183,7 +183,8 @@ def _server(subnet: LogicalSubnet) -> str:
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
     """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). The default route is in the router option
     and also among the classless routes (option 121), because clients that get classless routes ignore the router option
-    (RFC 3442). The route to the metadata service has no next hop: the service is on the link."""
+    (RFC 3442). The route to the metadata service has no next hop, because guests reach the service directly on their
+    network."""
     options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
                "mtu": str(network.mtu)}
     if subnet.gateway:

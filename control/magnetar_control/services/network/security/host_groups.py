@@ -155,8 +155,8 @@ class HostSecurityGroups:
                 "members": sorted(members)}
 
     def mark_group_sent(self, host: str, id: str, revision: int) -> None:
-        """Record that the security group *id* was sent to *host* in this *revision*, so that it is not sent again. Do
-        nothing if the group has changed since."""
+        """Record that the security group *id* was sent to *host* in this *revision* (a number that each change of the
+        group increases), so that it is not sent again. Do nothing if the group has changed since."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
