@@ -162,7 +162,8 @@ def run_upgrade_status(options: argparse.Namespace) -> int:
 
 
 def _print_status(status: UpgradeStatus) -> None:
-    """Print all processes as a table, and then which capabilities wait for which processes."""
+    """Print all processes as a table, and then the capabilities (new features) that the cloud does not use yet, with
+    the processes that lack them."""
     print_table(["process", "name", "cell", "release", "seen", "state", "lacks"], [
         [process.kind, process.name, process.cell or "-", process.release, (process.seen_at or "-")[:19],
          "up" if process.up else "down", ", ".join(one.lacks) or "-"]

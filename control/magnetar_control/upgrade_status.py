@@ -24,7 +24,8 @@ from .data_migrations import BatchResult, DataMigrator
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process and the capabilities that it lacks, compared with the newest processes of the same kind."""
+    """A process and the capabilities (features that older releases lack) that it lacks, but that the newest processes
+    of the same kind have."""
 
     process: ProcessRow
     lacks: Sequence[str]
@@ -66,8 +67,8 @@ class UpgradeStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all processes have all capabilities, no host is refused, all data is migrated, and all cells
-        answer."""
+        """Whether all processes have all capabilities (features that older releases lack), no host is refused, all data
+        is migrated, and all cells answer."""
         return not (self.silent_cells or self.data or any(one.waits_for for one in self.capabilities)
                     or any(one.process.refusal for one in self.processes))
 

@@ -65,8 +65,8 @@ def write_audit_line(action: str, kind: str | None, key: str | None, caller: str
 
 
 def audit_operation(operation: Operation) -> None:
-    """Register a callback that writes to the audit log at the end of *operation*: one line, or for a batch, one line
-    for each changed or failed item."""
+    """Register a callback that writes to the audit log at the end of *operation*, a task that runs in the background:
+    one line, or for a batch (a request with many resources), one line for each changed or failed item."""
     operation.then(_ended)
 
 

@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Create, update or remove many resources independently. *items*: (key, requested fields, permissions such as
-    ``on_immutable``) of each resource. If the fields are ``None``, the resource is removed. Return a dict for each item
-    in the same order: its key with the result or the error.
+    """Create, update or remove many resources independently. *items*: (key, requested fields, options such as
+    ``on_immutable``, the policy for changes of fixed fields) of each resource. If the fields are ``None``, the resource
+    is removed. Return a dict for each item in the same order: its key with the result or the error.
 
-    Items that need no change are found by a single snapshot of the host; the others are processed by a few threads.
+    The state of the host is read once, to find items that need no change; the others are processed by a few threads.
     Raises ``Cancelled``, with the keys of finished items, if the operation was cancelled before all were done.
     """
     driver = drivers.of(kind)
@@ -80,7 +80,8 @@ def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
 
 
 class _ItemOperation(Operation):
-    """The operation for one item of a batch. It is cancelled together with the batch, but has separate progress."""
+    """The operation (background task) for one item of a batch, a request with many resources. It is cancelled together
+    with the batch, but has separate progress."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller, cloud=whole.cloud)
@@ -92,8 +93,8 @@ class _ItemOperation(Operation):
 
 
 class _UnchangedItems:
-    """The check for items of a batch that need no change. It uses one snapshot of the host, and takes no locks, because
-    it changes nothing."""
+    """The check for items of a batch that need no change. It reads the state of the host only once, and takes no locks,
+    because it changes nothing."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:
         self.host, self.driver, self.kind = host, driver, driver.kind
@@ -102,7 +103,8 @@ class _UnchangedItems:
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the result for an item that needs no change. Return ``None`` if it may need a change, or may be
         invalid: the caller must then process it. *key*: the resource's name or uuid. *want*: the requested fields;
-        ``None`` to remove the resource. *permissions*: options of the request, such as ``on_immutable``."""
+        ``None`` to remove the resource. *permissions*: options of the request, such as ``on_immutable``, the policy for
+        changes of fixed fields (``fail``, ``recreate``, …)."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)

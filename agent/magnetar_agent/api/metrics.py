@@ -50,7 +50,7 @@ class AgentMetrics:
         return generate_latest(self.registry)
 
     def count_operation(self, operation: Operation) -> None:
-        """Count an operation that has ended, by its name and status."""
+        """Count an operation (a background task) that has ended, by its name and status."""
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:

@@ -116,7 +116,8 @@ def _constant(constant: str) -> Any:
 
 # Answers --------------------------------------------------------------------------------------------------------
 async def wait_for_operation(operation: Operation, wait: float) -> bool:
-    """Wait at most *wait* seconds for *operation* without occupying a thread; return whether it has ended."""
+    """Wait at most *wait* seconds for *operation* (a background task), without occupying a thread; return whether it
+    has ended."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -137,8 +138,8 @@ async def wait_for_operation(operation: Operation, wait: float) -> bool:
 
 
 def operation_response(operation: Operation, ended: bool, shape: Callable[[Any], dict[str, Any]]) -> Json:
-    """Return the response for *operation*: 202 with the operation if it has not *ended* yet, otherwise 200 with its
-    result, which *shape* converts to a JSON object. Raises the error of a failed operation."""
+    """Return the response for *operation*, a background task: 202 with the operation if it has not *ended* yet,
+    otherwise 200 with its result, which *shape* converts to a JSON object. Raises the error of a failed operation."""
     if not ended:
         return Json({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                     {"location": f"/v1/operations/{operation.id}"})

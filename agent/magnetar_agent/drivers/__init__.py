@@ -35,8 +35,9 @@ class Driver(Protocol):
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """The functions that execute the steps of a plan, by the step's verb. Each function is called with the task,
-        and with the step's ``args`` as keyword arguments, and must be idempotent."""
+        """The functions that execute the steps from ``plan``. Each step has the name of its function (its verb), and
+        keyword arguments for it (``args``). The first argument is a ``Task``, which has the host, the resource's
+        document, and the running operation. The functions must be idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
         """Return the uuid or name of the resource that a request addresses by *key*. Returns *key* itself, except for
@@ -49,8 +50,8 @@ class Driver(Protocol):
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
         """Raise an error if a resource with the fields *want* could not be created after *document* was removed. Called
-        for requests with ``on_immutable: recreate``. *requested*: the fields that the caller sent. May change *want*.
-        """
+        for requests with ``on_immutable: recreate``, which replace the resource if a field that cannot be changed
+        differs from the request. *requested*: the fields that the caller sent. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Raise ``InUse`` or ``Conflict``, with the reason, if the stored resource *document* must not be removed now.
@@ -87,8 +88,8 @@ class SubresourceDriver(Protocol):
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """Create or change the resource *key*, or remove it if *want* is ``None``, by changing the stored resource that
-        contains it. Return the result. *permissions*: options of the request, such as ``on_immutable``. *dry_run*:
-        change nothing, and only return the steps."""
+        contains it. Return the result. *permissions*: options of the request, such as ``on_immutable``, the policy for
+        changes of fixed fields (``fail``, ``recreate``, …). *dry_run*: change nothing, and only return the steps."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
         """Return the fields of the resource *key* as API responses show them. Raises ``NotFound``."""

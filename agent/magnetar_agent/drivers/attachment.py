@@ -215,8 +215,8 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
     """Return a substitute for the stored document of a volume that is on another host. The substitute's fields come
-    from ``origin`` in *want*. *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or
-    ``Conflict`` for an ``origin`` that cannot be used."""
+    from ``origin`` in *want*: the data about the volume that its host has provided. *document*: the stored attachment;
+    ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for an ``origin`` that cannot be used."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)
@@ -301,7 +301,7 @@ def _detach(task: Task) -> None:
 
 def _release(task: Task) -> None:
     """Tell the host on which the volume is stored that the volume is detached. Raises ``Unreachable`` if that host does
-    not answer; ``RemoteVolumes`` later tries again to tell the host."""
+    not answer; the thread ``RemoteVolumes`` later tries again to tell the host."""
     try:
         remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:

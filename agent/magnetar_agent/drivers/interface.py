@@ -51,8 +51,9 @@ class InterfaceDriver(DocumentDriver):
                operation: Operation) -> Result:
         """Add the NIC with the fields *want* to its server, or change the NIC if the server has it; if *want* is
         ``None``, remove the NIC *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its
-        uuid). *permissions*: the caller's options; ``on_immutable`` is the policy for fixed fields. Return the steps
-        and differences; with *dry_run*, the steps are only planned."""
+        uuid). *permissions*: the caller's options; ``on_immutable`` is the policy for changes of fixed fields
+        (``fail``, ``ignore`` or ``recreate``). Return the steps and differences; with *dry_run*, the steps are only
+        planned."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)

@@ -44,8 +44,8 @@ def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from the current state *have* of a migration to the requested fields *want* (``None``: end the
     migration). *have*: the document's fields, and ``done``, the names of the completed steps.
 
-    A migration goes through its phases in order. If *want* has an earlier phase than the current one, there are no
-    steps.
+    A migration goes through the phases ``prepared``, ``moved`` and ``settled`` in this order. If *want* has an earlier
+    phase than the current one, there are no steps.
     """
     if want is None:
         have = have or {"done": (), "side": "source"}

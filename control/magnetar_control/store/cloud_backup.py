@@ -217,8 +217,8 @@ def _open_targets(location: CloudLocation, backup: CloudBackup,
 
 
 def _target_url(location: CloudLocation, dumped: DumpedDatabase) -> str:
-    """Return the default URL of the database to which *dumped* is restored: the URL in the backup, but for the API
-    database the one in *location*."""
+    """Return the default URL of the database to which *dumped* is restored: for the API database the URL in *location*,
+    for other databases the URL in the backup."""
     return location.api_url if dumped.name == API_NAME else dumped.url
 
 

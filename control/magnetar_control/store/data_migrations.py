@@ -15,10 +15,10 @@ from .engine.database import Database
 class DataMigration(NamedTuple):
     """A change of existing rows to a new form, made in batches while the cloud runs.
 
-    *kind*: the databases to change, ``api`` or ``cell``. *needs*: the capability that all processes must have before
-    rows may have the new form; empty for none. *count* returns the number of rows in the old form. *migrate* changes at
-    most the given number of rows, and returns (rows found, rows changed); *migrate* may be repeated, and several
-    processes may run it at the same time.
+    *kind*: the databases to change, ``api`` or ``cell``. *needs*: the name of a capability (a feature that older
+    releases lack) that all processes must have before rows may have the new form; empty for none. *count* returns the
+    number of rows in the old form. *migrate* changes at most the given number of rows, and returns (rows found, rows
+    changed); *migrate* may be repeated, and several processes may run it at the same time.
     """
 
     name: str

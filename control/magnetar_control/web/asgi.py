@@ -78,7 +78,8 @@ class AsgiServer:
         self.stopping, self._on_stop = False, on_stop
 
     def begin_stop(self) -> None:
-        """From now on, end each connection with its next answer, so that its client continues with another API."""
+        """From now on, close each connection after its next response, so that its client connects to another API
+        process."""
         self.stopping = True
         self._on_stop()
 
@@ -96,8 +97,9 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Count a connection for the client's address if a trusted proxy reports that address; ``Admitting`` has
-        already counted all other connections. Return the connection's slot in the limits of connections."""
+        """Count a connection for the client's address if a trusted proxy reports that address; all other connections
+        were counted when they were accepted (``Admitting``, a base class of the HTTP protocol). Return the connection's
+        slot in the limits of connections."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 

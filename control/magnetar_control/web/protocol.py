@@ -123,12 +123,13 @@ async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: S
 
 
 class AdmittedHttp(Admitting, LimitedHttp):
-    """``LimitedHttp`` with a limit of open connections for each client address (``Admitting``)."""
+    """uvicorn's HTTP protocol with two limits: the size of a request's line and headers (``LimitedHttp``), and the
+    number of open connections for each client address (``Admitting``)."""
 
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
     """Return uvicorn's options for the API server, as keyword arguments of its ``Config``. *places*: the limit of open
-    connections. *tls*: the TLS context; ``Admitting`` does the handshake instead of uvicorn. *slowest*: the lowest
+    connections. *tls*: the TLS context; the protocol class does the handshake instead of uvicorn. *slowest*: the lowest
     permitted speed of a client that reads a response, in bytes per second."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

@@ -24,7 +24,8 @@ VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 
 class Request:
     """An HTTP request: method, path, headers (names in lower case), query string and body (``content``). ``path`` is
-    the path below the mount; ``base`` is the mount's URL as the client uses it (``https://cloud:8774/v2.1``)."""
+    the part of the URL's path after the application's prefix; ``base`` is the URL with this prefix, as the client uses
+    it (``https://cloud:8774/v2.1``)."""
 
     __slots__ = ("_chunks", "_query", "address", "base", "content", "context", "extra", "headers", "id", "method",
                  "params", "path", "query_string", "root", "transfers")
@@ -110,7 +111,8 @@ def parse_json(content: bytes) -> Any:
 
 def _request_id(headers: Mapping[str, str]) -> str:
     """Return the request id: the value of the header X-OpenStack-Request-ID if it is valid, otherwise a new one,
-    ``req-<uuid>``. Requests over HTTP always get a new one, because ``asgi`` removes the header."""
+    ``req-<uuid>``. Requests over HTTP always get a new id, because ``AsgiServer`` removes the header; only requests
+    that do not come over HTTP (in tests) keep theirs."""
     request_id = headers.get("x-openstack-request-id", "")
     if request_id.startswith("req-") and len(request_id) == 40:
         try:

@@ -21,7 +21,8 @@ class ClientGone(Exception):
 
 
 class WebSocket:
-    """A WebSocket connection. *path*: the path below the mount. *root*: the URL of the server as the client uses it."""
+    """A WebSocket connection. *path*: the part of the URL's path after the application's prefix. *root*: the URL of the
+    server as the client uses it."""
 
     def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, headers: Mapping[str, str], path: str,
                  root: str, address: str) -> None:

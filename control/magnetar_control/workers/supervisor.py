@@ -72,9 +72,9 @@ class ApiWorker:
         return status
 
     def end(self, delay: bool = True) -> None:
-        """Tell the process to finish its running requests and exit. *delay*: first serve for ``api_stop_delay`` more
-        (SIGTERM); a process whose successor has the same port must not (SIGINT), since load balancers would see its
-        health there."""
+        """Tell the process to finish its running requests and exit. *delay*: the process first continues to serve for
+        ``api_stop_delay`` seconds, with status 503 at /healthz (SIGTERM). Pass false (SIGINT) if a successor serves the
+        same port already, because load balancers would take the 503 for the health of the successor."""
         self.retired = True
         self.process.send_signal(signal.SIGTERM if delay else signal.SIGINT)
 

@@ -124,7 +124,7 @@ def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping
 def requests_on_cards(nics: Iterable[BandwidthRequest], names: Iterable[str]) -> list[BandwidthRequest]:
     """Return the requests in *nics* whose bandwidth must come from a single network card: requests for virtual
     functions on a physical network to which cards of the host belong. *names*: the names of the host's inventories
-    (``CLASS:PLACE``)."""
+    (``CLASS:NETWORK``, or ``CLASS:NETWORK/CARD`` for a network card)."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
@@ -215,7 +215,7 @@ def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str
 def bandwidth_shortage_text(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int]) -> str:
     """Return a text for users that says how much bandwidth a host's network cards lack for the virtual functions in
     *nics*; empty when the cards have enough, or *nics* need no card of the host. *free_amounts*: unclaimed amounts on
-    the host, as ``{"CLASS:PLACE": kbit/s}``."""
+    the host, as ``{"CLASS:PLACE": kbit/s}``; a place is ``NETWORK`` or ``NETWORK/CARD``."""
     mine, cards = requests_on_cards(nics, free_amounts), _cards(free_amounts)
     if not mine or next(bandwidth_placements(mine, free_amounts), None) is not None:
         return ""

@@ -70,9 +70,9 @@ class Notifier:
     """The thread that sends the signals of a ``Bell`` to other processes by PostgreSQL's NOTIFY.
 
     It uses a separate connection, because PostgreSQL commits transactions with NOTIFY one after the other, across all
-    databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: the engine (in
-    autocommit mode) that provides this connection. *origin*: a mark of this process in each signal, by which the
-    process recognizes and ignores its own signals.
+    databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: the SQLAlchemy engine
+    (in autocommit mode) that provides this connection. *origin*: a text that identifies this process. Each signal
+    contains this text, so that the process ignores its own signals.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

@@ -25,8 +25,9 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 
 class FileWatch(threading.Thread):
-    """A thread that wakes all threads that wait on *bell* when any process has committed to the SQLite file at *path*.
-    It uses inotify. Raises ``OSError`` when the kernel's limit of watches is reached."""
+    """A thread that wakes all threads of this process that wait on *bell* (a ``Bell``: condition variables by name)
+    when any process has committed to the SQLite file at *path*. It uses inotify. Raises ``OSError`` when the kernel's
+    limit of watches is reached."""
 
     def __init__(self, name: str, path: str, bell: Bell) -> None:
         super().__init__(name=f"watch {name}", daemon=True)

@@ -175,9 +175,11 @@ def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
 
 
 class Listener(threading.Thread):
-    """A thread that calls ``ring`` of *bell* for notifications from PostgreSQL, except those that this process has sent
-    (they contain *origin*). After a lost connection it connects again, and wakes all waiting threads once, because
-    notifications may have been lost."""
+    """A thread that receives notifications from PostgreSQL, and wakes the threads of this process that wait for the
+    name in a notification. *bell*: a set of condition variables by name, for these threads. *origin*: a text that
+    identifies this process; notifications with this text, which the process itself has sent, are ignored. After a lost
+    connection the thread connects again, and wakes all waiting threads once, because notifications may have been lost.
+    """
 
     def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)

@@ -48,8 +48,8 @@ def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
 
 
 class KnownCapabilities:
-    """The capabilities that all processes of the cloud have, cached for one process. *silence* returns the seconds
-    without a heartbeat after which a host is down."""
+    """The capabilities (features that older releases lack) that all processes of the cloud have, cached for one
+    process. *silence* returns the seconds without a heartbeat after which a host is down."""
 
     def __init__(self, store: Store, silence: Callable[[], float]) -> None:
         self._store, self._silence = store, silence
@@ -75,8 +75,8 @@ class KnownCapabilities:
             return name in self._used
 
     def _begin_use(self, capability: Capability) -> bool:
-        """Return whether the cloud may use *capability*. If all processes have it, record that it is used from now on.
-        If a process lacks it, remove the mark (the row that announces its use)."""
+        """Return whether the cloud may use *capability*, a feature that older releases lack. If all processes have it,
+        record that it is used from now on. If a process lacks it, remove the mark (the row that announces its use)."""
         api = self._store.api
         mark = _find_mark(api, capability)
         if mark is not None and mark.used_since:
@@ -96,7 +96,8 @@ class KnownCapabilities:
 
 
 def capability_named(name: str) -> Capability:
-    """Return the capability of ``CAPABILITIES`` with this name. Raises ``LookupError``."""
+    """Return the capability (a feature that older releases may lack) with this name from ``CAPABILITIES``. Raises
+    ``LookupError``."""
     for capability in CAPABILITIES:
         if capability.name == name:
             return capability

@@ -20,15 +20,17 @@ FORGOTTEN = 60.0
 def write_conductor_heartbeat(database: Database, holder: str, name: str, version: str | None = None,
                               capabilities: Sequence[str] = ()) -> None:
     """Write the heartbeat of a conductor, and remove the rows of dead conductors with the same name. *holder*: the id
-    of the conductor's process. *name*: of the conductor. *version*, *capabilities*: stored with the heartbeat."""
+    of the conductor's process. *name*: of the conductor. *version*: its release. *capabilities*: names of features that
+    it has and older releases may lack."""
     write_process_heartbeat(database, conductors, holder, name, version, capabilities, conductors.c.name == name)
 
 
 def write_process_heartbeat(database: Database, table: Table, holder: str, name: str, version: str | None,
                             capabilities: Sequence[str], *removed: ColumnElement[bool]) -> None:
-    """Write the heartbeat of a process into its row of *table*. *holder*: the id of the process. *name*, *version*,
-    *capabilities*: stored with the heartbeat. *removed*: SQL conditions for dead processes; rows that fulfil all of
-    these are deleted if they had no heartbeat for ``FORGOTTEN`` seconds."""
+    """Write the heartbeat of a process into its row of *table*. *holder*: the id of the process. *name*, *version*: its
+    name and release. *capabilities*: names of features that it has and older releases may lack. *removed*: SQL
+    conditions for dead processes; rows that fulfil all of these are deleted if they had no heartbeat for ``FORGOTTEN``
+    seconds."""
     values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
     with database.write() as connection:
         query = INSERT[database.kind](table).values(

@@ -37,8 +37,8 @@ _PROBLEM = update(host_states).where(host_states.c.host == bindparam("name")).va
 
 class Renewal(NamedTuple):
     """The result of ``renew_host_leases``, as names of hosts. *up*: the heartbeat was written. *evacuated*: not up yet,
-    because evacuated servers must first be removed from the host. *lost*: another conductor watches the host, or the
-    host has no row."""
+    because evacuated servers must first be removed from the host. *lost*: another conductor has the lease of the host
+    (the right to receive its heartbeats), or the host has no row."""
 
     up: frozenset[str]
     evacuated: frozenset[str]
@@ -82,8 +82,8 @@ def _parameters(database: Database, holder: str, names: Iterable[str]) -> dict[s
 
 
 def take_host_leases(database: Database, holder: str, names: Collection[str]) -> frozenset[str]:
-    """Lease the hosts in *names* that no other conductor watches, and return the names of the leased hosts. *holder*:
-    the id of the process that will watch them."""
+    """Lease the hosts in *names* that no other conductor has leased, and return the names of the leased hosts.
+    *holder*: the id of the conductor process, which receives the heartbeats of its hosts until the leases end."""
     statements = _statements(database.kind)
     if not names:
         return frozenset()
@@ -105,8 +105,8 @@ def take_host_leases(database: Database, holder: str, names: Collection[str]) ->
 def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, Collection[str]],
                       silent: Collection[str] = (), problems: Mapping[str, str | None] = MappingProxyType({}),
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
-    """Renew the leases of hosts that the process *holder* watches, store which hosts have answered, and return the
-    result. All mappings are by host name.
+    """Renew the leases of hosts whose heartbeats the conductor process *holder* receives, store which hosts have
+    answered, and return the result. All mappings are by host name.
 
     *heartbeats*: for each host that answered, the uuids of evacuations whose old guests are stopped or removed there.
     *silent*: hosts that did not answer. *problems*: texts to store that say why a host is not up; ``None`` clears the

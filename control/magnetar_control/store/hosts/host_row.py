@@ -123,7 +123,7 @@ class ResourceSums(NamedTuple):
 
 class HostRow(HealthHost):
     """A row of the table ``hosts``, and whether its cell is disabled. The scheduler keeps the rows of all hosts in
-    memory; to save memory, decoded documents are not cached."""
+    memory; to save memory, decoded JSON columns are not cached."""
 
     defaults = {**column_defaults(hosts), "cell_disabled": False}
 

@@ -26,10 +26,10 @@ from .services import fetch_compute_services
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A process of the cloud with its release and capabilities. *kind*: one of ``PROCESS_KINDS`` (API, conductor,
-    agent). *cell*: the cell's name; empty for API processes. *version*: ``None`` for old releases, which do not
-    announce their version. *up*: whether it sent a heartbeat recently. *refusal*: why conductors refuse the host of an
-    agent; otherwise empty."""
+    """A process of the cloud with its release and capabilities (features that older releases lack). *kind*: one of
+    ``PROCESS_KINDS`` (API, conductor, agent). *cell*: the cell's name; empty for API processes. *version*: ``None`` for
+    old releases, which do not announce their version. *up*: whether it sent a heartbeat recently. *refusal*: why
+    conductors refuse the host of an agent; otherwise empty."""
 
     kind: str
     name: str
@@ -43,9 +43,10 @@ class ProcessRow:
 
     @property
     def counts(self) -> bool:
-        """Whether this process prevents the use of a capability that it lacks. A process that is down is ignored,
-        because it checks the capabilities when it continues. An agent, or a process of an old release that does not
-        announce its version, is ignored only after its row is removed."""
+        """Whether this process prevents the use of a capability (a feature that older releases lack) because it lacks
+        that capability. A process that is down is ignored, because it checks the capabilities when it continues. An
+        agent, or a process of an old release that does not announce its version, is ignored only after its row is
+        removed."""
         return self.up or self.kind == "agent" or self.version is None
 
     @property
@@ -77,7 +78,8 @@ class ProcessList:
 
 def write_api_heartbeat(database: Database, holder: str, name: str, version: str, capabilities: Sequence[str]) -> None:
     """Write the heartbeat of an API process, and remove the rows of API processes without a heartbeat for ``FORGOTTEN``
-    seconds. *holder*: the id of the process. *name*, *version*, *capabilities*: stored with the heartbeat."""
+    seconds. *holder*: the id of the process. *name*, *version*: its name and release. *capabilities*: names of features
+    that it has and older releases may lack."""
     write_process_heartbeat(database, api_processes, holder, name, version, capabilities)
 
 

@@ -94,7 +94,8 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
     """Return a ``LastSeen`` from rows of the query ``_SEEN``. A host is down if its last heartbeat is older than the
-    time *late*, or if the conductor rejects its reports. *working*: the value for ``LastSeen.conductors``."""
+    time *late*, or if the conductor rejects its reports. *working*: the conductors, as (time of the last heartbeat,
+    whether it is up) by name."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)

@@ -22,14 +22,15 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 class AuditMark(NamedTuple):
     """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: the position,
     from ``audit_pages``, at which the audit's slow pass over all rows continues; empty at the beginning. *action_id*:
-    the last action whose server was audited."""
+    the last action (a requested operation on a server, such as a resize) whose server was audited."""
 
     position: str
     action_id: int
 
 
 def fetch_audit_mark(connection: Connection) -> AuditMark | None:
-    """Return the progress of the cell's audit; ``None`` before the first audit."""
+    """Return the progress of the cell's periodic audit, which searches its rows for inconsistencies; ``None`` before
+    the first audit."""
     row = connection.execute(_FETCH).one_or_none()
     return None if row is None else AuditMark(*row)
 
@@ -41,11 +42,11 @@ def first_audit_mark(connection: Connection) -> AuditMark:
 
 
 def save_audit_mark(connection: Connection, mark: AuditMark) -> None:
-    """Store the progress of the cell's audit."""
+    """Store the progress of the cell's periodic audit, which searches its rows for inconsistencies."""
     connection.execute(_SAVE[connection.dialect.name], {"name": _ROW, **mark._asdict()})
 
 
 def fetch_acted_servers(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
     """Return (action id, server uuid) of the next actions after the action id *after*, at most *limit*, so that the
-    audit checks these servers soon."""
+    audit (a periodic search for inconsistent rows) checks these servers soon."""
     return [(row.id, row.server_id) for row in connection.execute(_ACTED, {"after": after, "most": limit})]

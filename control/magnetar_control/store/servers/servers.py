@@ -198,7 +198,7 @@ def _alive(database: Database, ids: Collection[str]) -> Sequence[ServerRow]:
 
 def fetch_server_mapping(store: Store, id: str) -> Row[Any] | None:
     """Return the row of ``server_mappings`` with the cell and project of a server; ``None`` while the server is in
-    cell0."""
+    cell0, because it has no host yet."""
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
 
@@ -310,8 +310,8 @@ def overtaking_action_waits(connection: Connection, id: str) -> bool:
 
 @cache
 def _asking(key: str) -> Update:
-    """Return the UPDATE statement for the server's row when the action *key* is requested. The statement changes the
-    row only if the server's states allow the action. Cached for each action."""
+    """Return the UPDATE statement for the server's row when the action *key*, such as ``resize``, is requested. The
+    statement changes the row only if the server's states allow the action. Cached for each action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
@@ -365,8 +365,8 @@ def insert_action_row(connection: Connection, id: str, key: str, request_id: str
 def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
                        message: str | None = None,
                        args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
-    """Insert new servers into cell0, and a queued create action for each. *rows*: columns of the servers. *message*,
-    *args*, *not_before*: columns of the actions."""
+    """Insert new servers into cell0, where they stay until the scheduler has chosen a host, and queue a create action
+    for each. *rows*: columns of the servers. *message*, *args*, *not_before*: columns of the actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
     insert_filter_rows(connection, rows)
     connection.execute(_ASKED, [
@@ -377,7 +377,8 @@ def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]
 
 
 class LeavingServer(NamedTuple):
-    """The rows of a server and its actions after they were removed from cell0. The actions have no events yet."""
+    """The rows of a server and its actions after they were removed from cell0, because the scheduler has chosen a host
+    in a cell. The actions have no events yet."""
 
     server: RowMapping
     actions: Sequence[RowMapping]
@@ -401,8 +402,8 @@ def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> li
 
 
 class ArrivedServer(NamedTuple):
-    """A server's row in its cell, the row of its create action, and whether it has no other actions
-    (*no_other_action*)."""
+    """A server that was copied from cell0 to its cell: its row, the row of its create action, and whether it has no
+    other actions (*no_other_action*)."""
 
     server: ServerRow
     creation: ActionRow
