@@ -39,14 +39,16 @@ log = logging.getLogger(__name__)
 
 
 class ServerDriver:
-    """The resource driver of servers: libvirt domains with disks under ``<state_dir>/servers/<uuid>``."""
+    """The driver that creates, changes and removes this host's resources of the type server: libvirt domains with disks
+    under ``<state_dir>/servers/<uuid>``."""
 
     kind = Server
     unique_names = False
     verbs: Mapping[str, Verb] = verbs.VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key* unchanged: it is the server's name or uuid already."""
+        """Return *key*, from an API request, unchanged: it is the server's name or uuid already. (Drivers of other
+        types resolve keys such as ``SERVER:VOLUME``.)"""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class ServerExportDriver(DocumentDriver):
-    """The resource driver of exports of servers. An export does not change when its server does."""
+    """The driver that writes and removes exports: a folder with copies of a stopped server's disks. An export does not
+    change when its server does."""
 
     def __init__(self) -> None:
         super().__init__(ServerExport)

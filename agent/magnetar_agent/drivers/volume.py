@@ -51,8 +51,8 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """The resource driver of volumes. The content of a volume is a file or a volume in a storage pool, and has the uuid
-    of Magnetar's volume as its name."""
+    """The driver that creates, changes and removes this host's volumes. The content of a volume is a file or a volume
+    in a storage pool, and has the uuid of Magnetar's volume as its name."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -118,8 +118,8 @@ class VolumeDriver(DocumentDriver):
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
         ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and, only while the
-        content moves between two pools, ``moving`` (the pool that the field ``pool`` does not name, and the format of
-        the content in that pool). *snapshot*: not used."""
+        content moves between two pools, ``moving`` (a dict: the second of these pools, as the field ``pool`` names the
+        first; and the content's format in the second pool). *snapshot*: not used."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
@@ -152,7 +152,8 @@ class VolumeDriver(DocumentDriver):
 
 
 class SnapshotDriver(DocumentDriver):
-    """The resource driver of volume snapshots: full copies in the pool of their volume."""
+    """The driver that creates and removes this host's volume snapshots: full copies in the storage pool of their
+    volume."""
 
     def __init__(self) -> None:
         super().__init__(VolumeSnapshot)
@@ -351,10 +352,10 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Record in the document, before the content is created in *pool*, that the creation has begun. After a crash, the
-    agent then knows that incomplete content with this uuid is the document's, and creates it again or removes it.
-    *size*: bytes. *notes*: further fields of the document's state. Raises ``Conflict`` if other content with this uuid
-    exists."""
+    """Record in the document, before the content is created in *pool*, that the creation has begun, and reserve the
+    uuid as a name in *pool*. After a crash, the agent then knows that incomplete content with this uuid is the
+    document's, and creates it again or removes it. *size*: bytes. *notes*: further fields of the document's state.
+    Raises ``Conflict`` if other content with this uuid exists."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -373,8 +374,8 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
-    """Record in the document that its content is complete and has *size* bytes, and remove the reservation that
-    ``_begin`` made in *pool*."""
+    """Record in the document that its content is complete and has *size* bytes, and remove the reservation of the uuid
+    that ``_begin`` made in *pool*."""
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()

@@ -28,7 +28,7 @@ BREAK = "[break]"
 
 
 class Consoles(Domains):
-    """The part of the fake that implements ``LocalHypervisor`` for consoles."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
         with self._call("open_graphics"):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Devices(State):
-    """The part of the fake that implements ``LocalHypervisor`` for devices of running domains, and for mediated
-    devices. Mediated devices are stored in memory only."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for devices of running
+    domains, and for mediated devices. Mediated devices are stored in memory only."""
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:

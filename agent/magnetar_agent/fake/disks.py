@@ -28,7 +28,7 @@ LUKS = 2
 
 
 class Disks(Exports):
-    """The part of the fake that implements ``LocalHypervisor`` for disks."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for disks."""
 
     #: The last injection into guests' disks, by path; the parts that cannot be written, each with the reason; an error
     #: for all.

@@ -25,7 +25,7 @@ def _variables(xml: str) -> Path | None:
 
 
 class Domains(State):
-    """The part of the fake that implements ``LocalHypervisor`` for domains."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for domains."""
 
     def domains(self) -> dict[str, Domain]:
         with self._call("domains"):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Exports(State):
-    """The part of the fake that implements ``LocalHypervisor`` for disks that are served to other hosts over NBD."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for disks that are served
+    to other hosts over NBD."""
 
     _served: dict[str, tuple[Export, _Server]] | None = None
     #: Connections to exports in place of QEMU's, by socket path.

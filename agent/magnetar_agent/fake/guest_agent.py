@@ -38,7 +38,8 @@ def answer_as_idle_guest(_uuid: str, request: str) -> str:
 
 
 class GuestAgent(Domains, Exports):
-    """The part of the fake that implements ``LocalHypervisor`` for the QEMU guest agent, and for copies of disks."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for the QEMU guest agent,
+    and for copies of disks."""
 
     #: Answers the requests to guest agents, given the guest's uuid and the request; tests replace it.
     answer_guest: Callable[[str, str], str] = staticmethod(answer_as_idle_guest)

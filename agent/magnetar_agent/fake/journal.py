@@ -20,8 +20,9 @@ MANY = 1000
 
 
 class Journal:
-    """A file that stores the state of named objects. Each change appends a line, and the last line about an object
-    contains its state, as JSON. The file is rewritten when it has many outdated lines."""
+    """A file that stores the state of the fake hypervisor's objects, such as domains, by name. Each change appends a
+    line, and the last line about an object contains its state, as JSON. The file is rewritten when it has many outdated
+    lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -32,7 +32,7 @@ LONGEST = 107
 
 
 class Migrations(State):
-    """The part of the fake that implements ``LocalHypervisor`` for migrations.
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for migrations.
 
     Tests set *lose* to simulate a lost connection: the next migration raises an error on the source, although the
     domain has arrived on the target. If *lose* is ``answer``, the guest on the source also continues to run; if *lose*

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Mirrors(Devices, Disks):
-    """The part of the fake that implements ``LocalHypervisor`` for copying disks of running domains."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for copying disks of
+    running domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
         with self._call("capacity"):

@@ -18,8 +18,8 @@ USER, SECRET = "magnetar", "2f6d8c5e-5d3b-4a53-9c0e-6f6c2f1f7a10"
 
 
 class FakeRbdPool:
-    """A fake Ceph pool whose RBD images are files in *folder*. *call*: ``State._call``, which each method runs first.
-    """
+    """A fake Ceph pool whose RBD images are files in *folder*. *call*: ``State._call`` of the fake hypervisor (delay
+    and planned errors), which each method runs first."""
 
     def __init__(self, folder: Path, call: Callable[[str], AbstractContextManager[list[str]]]) -> None:
         self.folder, self._call = folder, call

@@ -63,8 +63,8 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """Return the name of the journal object for the DHCP reservation (libvirt's element ``host``) of *mac* in
-    *network*."""
+    """Return the name that the journal (the file of the fake's state) has for the DHCP reservation (libvirt's element
+    ``host``) of *mac* in *network*."""
     return f"host {network} {mac}"
 
 
@@ -75,8 +75,9 @@ def hung_file(folder: Path, uuid: str) -> Path:
 
 
 class State:
-    """The state of the fake, shared by its parts. Methods of ``LocalHypervisor`` access the state with ``_call``;
-    simulated actions of guests and other programs change it with ``_change``."""
+    """The base class of all classes that ``FakeHypervisor``, the fake for tests, is composed of: its state in memory
+    and on disk. Methods of ``LocalHypervisor`` access the state with ``_call``; simulated actions of guests and other
+    programs change it with ``_change``."""
 
     #: The datapath of the bridge for ports of OVN, and what the host lacks for OVN.
     datapath, ovn_lacks = "system", ""
@@ -120,7 +121,7 @@ class State:
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
         """Begin a call of the ``LocalHypervisor`` method named *method*: wait *delay*, check the connection to libvirt
-        (if *needs_libvirt*), and raise an error that a test has planned.
+        (if *needs_libvirt*), and raise the error that a test has planned with ``fail_next``.
 
         Return the context manager in which the method does its work. *changed*: the name of the object that the call
         changes, see ``_change``; empty if the call changes nothing.
@@ -183,8 +184,9 @@ class State:
         """Do nothing. Subclasses override this to handle *event*, such as closing the consoles of a stopped domain."""
 
     def _names(self) -> list[str]:
-        """Return the names of all objects, for the journal, in an order in which they can be loaded again: networks
-        before their DHCP reservations."""
+        """Return the names of all domains, networks and DHCP reservations, as in ``_change``, to store their states in
+        the journal (the file of the fake's state). Networks precede their DHCP reservations, so that they can be loaded
+        in this order."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
                 *(host_of(name, mac) for name, network in self._networks.items() for mac in network.hosts), "copies"]
 

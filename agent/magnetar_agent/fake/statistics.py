@@ -23,7 +23,7 @@ HOST = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2
 
 
 class Statistics(State):
-    """The part of the fake that implements ``LocalHypervisor`` for usage statistics."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for usage statistics."""
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         with self._call("statistics"):

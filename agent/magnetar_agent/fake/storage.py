@@ -20,8 +20,8 @@ PLENTY = 2**40
 
 
 class Storage(Exports):
-    """The part of the fake that implements ``LocalHypervisor`` for storage pools. A volume is a file that the fake
-    reports as a block device."""
+    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for storage pools. A
+    volume is a file that the fake reports as a block device."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
         """Simulate that an operator defines and starts a pool with a capacity of *room* bytes (``None``: unlimited).

@@ -44,7 +44,8 @@ class GuestDevices(NamedTuple):
 
 
 def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
-    """Return the devices of a server with these *hardware* fields, such as ``watchdog`` and ``tpm_version``."""
+    """Return the devices of a server with these *hardware* fields, such as ``watchdog``, which are made from extra
+    specs and image properties."""
     watchdog, pointer = hardware.get("watchdog", "disabled"), hardware.get("pointer", "virtio")
     rate = hardware.get("rng_bytes")
     return GuestDevices(
@@ -59,8 +60,9 @@ def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
 
 
 def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic:
-    """Return a copy of *nic* with the queues, packed ring, IOMMU and bandwidth limits from the server's *hardware*
-    fields. *vcpus*: the server's number of CPUs, which limits the queues."""
+    """Return a copy of *nic* with the queues, packed ring, IOMMU and bandwidth limits from *hardware*, the server's
+    hardware fields (made from extra specs and image properties). *vcpus*: the server's number of CPUs, which limits the
+    queues."""
     if not hardware:
         return nic
     virtio = nic.model == "virtio"
@@ -70,8 +72,9 @@ def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic
 
 
 def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return a copy of *disk* with packed ring and IOMMU as in the server's *hardware* fields. Only disks on the virtio
-    bus have these options; other disks are returned unchanged."""
+    """Return a copy of *disk* with packed ring and IOMMU as in *hardware*, the server's hardware fields (made from
+    extra specs and image properties). Only disks on the virtio bus have these options; other disks are returned
+    unchanged."""
     if disk.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
         return disk
     return replace(disk, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
@@ -79,7 +82,8 @@ def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
     """Return the bus of volumes for which no bus was requested: the bus of the server's local disks, or virtio if
-    volumes cannot be attached to that bus. *hardware*: the server's hardware fields."""
+    volumes cannot be attached to that bus. *hardware*: the server's hardware fields (made from extra specs and image
+    properties)."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 
@@ -87,14 +91,14 @@ def volume_bus(hardware: Mapping[str, Any]) -> str:
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
     """Return a copy of the config drive *disk* on the bus of the server's local disks, with the letter f in the device
     name, such as sdf, because the local disks have earlier letters. Return *disk* unchanged if the bus of the local
-    disks is virtio or IDE. *hardware*: the server's hardware fields."""
+    disks is virtio or IDE. *hardware*: the server's hardware fields (made from extra specs and image properties)."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 
 
 def own_disk(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return a copy of *disk*, a local disk of a server, with the bus, device name and I/O limits from the server's
-    *hardware* fields."""
+    """Return a copy of *disk*, a local disk of a server, with the bus, device name and I/O limits from *hardware*, the
+    server's hardware fields (made from extra specs and image properties)."""
     if not hardware:
         return disk
     if disk.device == "cdrom":

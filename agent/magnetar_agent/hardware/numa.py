@@ -52,9 +52,9 @@ def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Map
                cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
     """Return the placement for the domain of a server on the host's CPUs and NUMA nodes.
 
-    *hardware*: the server's hardware fields. *ram*: MiB. *placement*: the stored choice of host CPUs and NUMA nodes,
-    ``None`` without one. *cells*: the host's NUMA nodes. *shared*: the host's shared CPUs, "" if all CPUs are shared.
-    *priority*: the priority of virtual CPUs with real-time scheduling.
+    *hardware*: the server's hardware fields (made from extra specs and image properties). *ram*: MiB. *placement*: the
+    stored choice of host CPUs and NUMA nodes, ``None`` without one. *cells*: the host's NUMA nodes. *shared*: the
+    host's shared CPUs, "" if all CPUs are shared. *priority*: the priority of virtual CPUs with real-time scheduling.
 
     QEMU's own threads run on the CPU that the placement reserves for them. Without such a CPU, they run on the shared
     CPUs if the hardware has ``emulator_threads: share`` or the server has no dedicated CPUs; otherwise on the server's

@@ -105,8 +105,9 @@ class PciDevice(NamedTuple):
 
     @property
     def card_nic_names(self) -> tuple[str, ...]:
-        """Return the names with which NICs request a device of this network card: the names of ``nic_names`` with the
-        card appended. Empty for a device without *card*."""
+        """Return the names that the NIC of a server uses to request a virtual function of exactly this network card:
+        the names of ``nic_names``, with the name of the card (the attribute ``card``) appended to each. Empty for a
+        device without *card*."""
         return tuple(card_devices_name(name, self.card) for name in self.nic_names) if self.card else ()
 
     def place(self) -> dict[str, str]:
@@ -294,9 +295,9 @@ def check_parents(devices: Sequence[PciDevice]) -> None:
 
 def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], places: Container[str] = ()) -> tuple[str,
                                                                                                                   ...]:
-    """Return all names with which servers can request the device: its aliases, and the names for NICs on its physical
-    network and on its card. *aliases*: the setting ``pci_alias``. *places*: the cards with a bandwidth setting, as
-    ``NETWORK/CARD``; only for such a card there is a name for NICs on the card."""
+    """Return all names with which servers can request the device: its aliases, ``nic_names`` and ``card_nic_names``.
+    *aliases*: the setting ``pci_alias``. *places*: the network cards in the setting ``resource_provider_bandwidths``,
+    as ``PHYSICAL_NETWORK/CARD``; the result contains ``card_nic_names`` only for these cards."""
     candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.nic_names,
                                 *(device.card_nic_names if f"{device.physical_network}/{device.card}" in places
                                   else ())])
@@ -306,8 +307,8 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
 def pci_warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]],
                  places: Iterable[str] = ()) -> Iterator[str]:
     """Yield a warning text for each problem of this host with the settings for PCI and mediated devices, such as a
-    missing IOMMU. *specs*: ``pci_device_spec``; *types*: ``enabled_mdev_types``; *places*: the cards with a bandwidth
-    setting, as ``NETWORK/CARD``. *sysfs*: the path of /sys."""
+    missing IOMMU. *specs*: ``pci_device_spec``; *types*: ``enabled_mdev_types``; *places*: the network cards in the
+    setting ``resource_provider_bandwidths``, as ``PHYSICAL_NETWORK/CARD``. *sysfs*: the path of /sys."""
     if specs and not sysfs_entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @dataclass
 class _Entry(Generic[T]):
-    """The state of one named read: *value*, its last result; *at*, the time of that result; *thread*, the thread that
-    is reading now, or ``None``; *began*, the start time of that thread."""
+    """The cached state of a value in ``BackgroundReads``: *value*, the result of the last read; *at*, the time of that
+    result; *thread*, the thread that is reading now, or ``None``; *began*, the start time of that thread."""
 
     value: T | None = None
     at: float | None = None
@@ -25,9 +25,9 @@ class _Entry(Generic[T]):
 
 
 class BackgroundReads(Generic[T]):
-    """A cache of values that are read in background threads, because a read may hang, as with a dead file server. A
-    value is read again when it is *interval* seconds old. There is at most one thread per name. Callers wait for a read
-    at most until *patience* seconds after it began."""
+    """A cache of named values, such as the free space of a shared folder, that are read in background threads, because
+    a read may hang, as with a dead file server. A value is read again when it is *interval* seconds old. Each value is
+    read by at most one thread at a time. Callers wait for a read at most until *patience* seconds after it began."""
 
     def __init__(self, interval: float = 15.0, patience: float = 1.0) -> None:
         self.interval, self.patience = interval, patience
@@ -49,8 +49,8 @@ class BackgroundReads(Generic[T]):
                     for name, begun in running.items() for entry in (self._entries[name],)}
 
     def _begin(self, name: str, read: Callable[[], T]) -> tuple[threading.Thread, float] | None:
-        """Start the read *name* in a thread if its value is too old and no read is running. Return the running thread
-        and its start time; ``None`` if the value is new enough."""
+        """Start a thread that reads the value *name* by calling *read*, if the cached value is too old and no read is
+        running. Return the running thread and its start time; ``None`` if the value is new enough."""
         now = time.monotonic()
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class EnsureCall(Protocol):
     """The signature of ``LocalHost.ensure``, which creates, changes or removes a resource:
-    ``reconcile.ensure_resource`` with the default permissions and without a dry run."""
+    ``reconcile.ensure_resource`` without a dry run, and with default options such as ``on_immutable``."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
@@ -57,7 +57,8 @@ CONSOLES = (SERIAL, SPICE, VNC)
 
 class LocalHost:
     """The host that the agent runs on, with the objects that all functions of the agent share: settings, hypervisor,
-    documents (desired states of resources), locks, operations and links to other agents."""
+    documents (desired states of resources), locks, operations (running requests and background tasks), and links (TLS
+    connections) to other agents."""
 
     #: Create, change or remove another resource.
     ensure: EnsureCall

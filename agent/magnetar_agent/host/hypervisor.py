@@ -78,8 +78,8 @@ class Domain:
 @dataclass(frozen=True)
 class DomainSpec:
     """The desired state of a domain, from which the template ``domain.xml.j2`` makes libvirt's XML
-    (``virt.domain.domain``). *hardware*: the server's hardware fields (``core.hardware.rows``) that differ from the
-    defaults."""
+    (``virt.domain.domain``). *hardware*: those of the server's hardware fields (made from extra specs and image
+    properties, see ``core.hardware.rows``) that differ from the defaults."""
 
     uuid: str
     name: str

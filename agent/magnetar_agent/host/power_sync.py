@@ -292,9 +292,9 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish the changes of the documents *later* in background operations. If a document contains the uuid of a
-        document before it in the list (a server contains the uuids of its volumes), its operation first waits for the
-        operation of that document."""
+        """Start background operations that finish the interrupted changes of the resources in *later*, a list of their
+        documents. If a document contains the uuid of a document before it in the list (a server contains the uuids of
+        its volumes), its operation first waits for the operation of that document."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}

@@ -267,8 +267,8 @@ class HypervisorDisks(Protocol):
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
         """Copy the disk *source* of the format *source_format* to the file *path*, converted to *format*, atomically.
-        The copy is sparse and flushed to disk. *progress*: called with the progress. *key*: decrypts an encrypted
-        source, and encrypts the copy, which must be qcow2 or luks."""
+        The copy is sparse and flushed to disk. *progress*: called with the copied and the total bytes. *key*: decrypts
+        an encrypted source, and encrypts the copy, which must be qcow2 or luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Store the disk *keys* of a domain that migrates live to this host, and the *secret* of its TPM, as secrets in
@@ -281,8 +281,8 @@ class HypervisorDisks(Protocol):
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
         """Copy the disk *source* of the format *source_format* into the existing raw disk *target* in a storage pool,
-        and flush it to disk. After an exception the copy is incomplete. *progress*: called with the progress. *blank*:
-        the target already has zeros wherever the source has zeros, so zeros are not written."""
+        and flush it to disk. After an exception the copy is incomplete. *progress*: called with the copied and the
+        total bytes. *blank*: the target already has zeros wherever the source has zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
         """Create a swap area, if *label* is ``swap``, otherwise an ext4 file system with this *label*, on the existing
@@ -310,7 +310,7 @@ class HypervisorDisks(Protocol):
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the end of the copy that ``begin_copy`` started. Then the complete copy is at *path*, flushed to
-        disk. After an exception the copy is removed. *progress*: called with the progress."""
+        disk. After an exception the copy is removed. *progress*: called with the copied and the total bytes."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the copy to *path* that ``begin_copy`` started, and remove its file. Does nothing when there is no such

@@ -32,8 +32,9 @@ _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-
 
 
 def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """Return the image's field ``source`` as stored: ``{upload: true}``. If this host may read from Ceph, and *want*
-    (the image's requested fields) has a checksum to verify the content, the field also has the location in Ceph."""
+    """Return the image's field ``source`` as stored: ``{upload: true}``, which permits clients to upload the content.
+    If this host may read from Ceph, and *want* (the image's requested fields) has a checksum to verify the content, the
+    field also has the location in Ceph."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)

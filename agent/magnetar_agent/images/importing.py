@@ -119,8 +119,8 @@ def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> i
 
 
 def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
-    """Check the content in *part* against the image's fields *want*, flush it to disk, and return its format and sizes.
-    Raises ``ImageRefused`` or ``InvalidField``."""
+    """Check the new content of an image, in the temporary file *part*, against the image's fields *want*, flush it to
+    disk, and return its format and sizes. Raises ``ImageRefused`` or ``InvalidField``."""
     part.check_digests(want.get("checksum"))
     facts = inspect_file(host, part.descriptor, part.size, want)
     check_boot_fields(want, facts.format)
@@ -136,11 +136,12 @@ def copy_paths(host: LocalHost, image: str) -> list[Path]:
 
 def commit_content(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
                    origin: dict[str, Any] | None, operation: Operation) -> None:
-    """Check the content in *part* and make it the content of the image *document*. Nothing is changed if a check fails.
+    """Check the content in the temporary file *part* and make it the content of the image *document*. Nothing is
+    changed if a check fails.
 
     The disk of an OVA is unpacked, and a VMDK is converted to qcow2; the recorded digests stay those of the content as
-    delivered. *source*: the image's source, and
-    *origin*: the attributes of a local source file (``file_origin``); both are recorded in the document.
+    delivered. *source*: the image's source, and *origin*: the attributes of a local source file (``file_origin``); both
+    are recorded in the document.
     """
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
@@ -162,8 +163,8 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
 
 
 def _unpack(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> None:
-    """Replace the OVA in *part*, new content of the image with the uuid *image*, by the disk in it. Raises
-    ``ImageRefused`` if the disk does not fit the archive's manifest, or ``NoSpace``."""
+    """Replace the OVA in the temporary file *part*, new content of the image with the uuid *image*, by the disk in it.
+    Raises ``ImageRefused`` if the disk does not fit the archive's manifest, or ``NoSpace``."""
     disk, (path, _written) = ova.find_archived_disk(part.descriptor, part.size), copy_paths(host, image)
     image_store(host).check_room(disk.member.size)
     try:
@@ -182,10 +183,10 @@ def _unpack(host: LocalHost, image: str, part: ContentPart, operation: Operation
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Convert the VMDK in *part*, new content of the image with the uuid *image*, to a qcow2, and replace the VMDK by
-    the qcow2. Return the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without access to other files.
-    Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the same data several
-    times."""
+    """Convert the VMDK in the temporary file *part*, new content of the image with the uuid *image*, to a qcow2, and
+    replace the VMDK by the qcow2. Return the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without
+    access to other files. Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the
+    same data several times."""
     path, written = copy_paths(host, image)
 
     def report_progress(done: int, total: int) -> None:

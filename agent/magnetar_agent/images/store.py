@@ -158,9 +158,9 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """Yield a new empty ``ContentPart`` for the image with the uuid *image*. After the block the part's file is
-        removed, unless the part was committed. Raises ``NoSpace`` if the disk gets full, or has no space for *length*
-        bytes (if known)."""
+        """Yield a new empty temporary file for content of the image with the uuid *image*. After the block the file is
+        removed, unless ``commit`` has renamed it. Raises ``NoSpace`` if the disk gets full, or has no space for
+        *length* bytes (if known)."""
         folder = self.root / image
         part = None
         try:
@@ -182,9 +182,9 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield a ``ContentPart`` of the image with the uuid *image*: the content of *file*, with digests. No process
-        may still write to *file*. *file* is moved, or copied from another file system (at most *limit* bytes).
-        *advance*: called with the number of bytes done."""
+        """Move *file* to a temporary file for new content of the image with the uuid *image*, compute the digests, and
+        yield the temporary file. No process may still write to *file*. A file on another file system is copied instead
+        (at most *limit* bytes). *advance*: called with the number of bytes done."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:
@@ -205,22 +205,24 @@ class ImageStore:
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
-        """Move the file of *part*, after its ``make_read_only``, to *path*, a result of ``ready``."""
+        """Move the complete content in the temporary file *part* (``part.make_read_only`` was called) to *path*, a
+        result of ``ready``."""
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Prevent ``sweep`` during the block. Needed while content gets its final name and the document that refers to
-        it is written."""
+        """Prevent ``sweep``, which removes content that no document refers to, during the block. Needed while content
+        gets its final name and the document that refers to it is written."""
         with self.locks.hold(*SWEEP):
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Rename the file of *part* (content of the image with the uuid *image*, after ``make_read_only``) to its final
-        name; flush the folder; return the path. The caller must be in a block of ``still``, and must have recorded the
-        path in the document, so that ``sweep`` does not remove the file."""
+        """Rename the temporary file *part*, complete content of the image with the uuid *image*
+        (``part.make_read_only`` was called), to its final name; flush the folder; return the path. The caller must be
+        in a block of ``still``, and must have recorded the path in the document, so that ``sweep`` does not remove the
+        file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

@@ -190,7 +190,8 @@ class Namespaces:
 
     def _listen(self, name: str, seal: str) -> tuple[Message, None]:
         """Run the command ``listen``: configure the device that the agent has put into the namespace *name*, and listen
-        in this namespace. *seal*: the source MAC that valid requests have. Return the MAC of the device."""
+        in this namespace. *seal*: the secret source MAC that the nftables rules give to guests' requests, so that the
+        service recognises requests that have passed the rules. Return the MAC of the device."""
         _checked(_libc.setns(self._made[name], _NEW_NET))
         links, rules = steering.namespace_setup(seal)
         steering.run_network_program(["nft", "-f", "-"], rules)

@@ -143,8 +143,9 @@ class MetadataService:
         self._end()
 
     def _keep(self, todo: set[tuple[str, str]]) -> None:
-        """Update devices, tables and process for *todo*, pairs of a task (``TAPS``, ``DATA``, ``ALL``) and a server
-        uuid. If *todo* is empty, check that everything still works. Errors are logged and stored in ``reason``."""
+        """Update devices, tables and process for *todo*, pairs of a reason and a server uuid: ``TAPS`` (the server's
+        tap devices may have changed), ``DATA`` (only its metadata), or ``ALL`` with an empty uuid (anything). If *todo*
+        is empty, check that everything still works. Errors are logged and stored in ``reason``."""
         try:
             if not todo or any(task_kind != DATA for task_kind, _id in todo):
                 self._see(todo)
@@ -169,8 +170,8 @@ class MetadataService:
             self._process.tell("forget", servers=sorted(changed))
 
     def _see(self, todo: set[tuple[str, str]]) -> None:
-        """Read from libvirt into ``_taps`` the tap devices of the servers in *todo* (pairs of a task and a server
-        uuid)."""
+        """Read from libvirt into ``_taps`` the tap devices of the servers that *todo* (see ``_keep``) lists with
+        ``TAPS``; with ``ALL``, of all servers."""
         if (ALL, "") in todo:
             taps, unchanged_taps = self.host.hypervisor.taps(), []
         else:

@@ -60,9 +60,10 @@ class Steering:
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
-        """Replace the nftables rules by rules for *taps*. *seal*: the source MAC that the rules give to requests.
-        Return ``False`` if an Open vSwitch tap has disappeared meanwhile; in this case no requests from Open vSwitch
-        taps reach the service until the next call."""
+        """Replace the nftables rules by rules for *taps*. *seal*: the secret source MAC that the rules give to guests'
+        requests, so that the service recognises requests that have passed the rules. Return ``False`` if an Open
+        vSwitch tap has disappeared meanwhile; in this case no requests from Open vSwitch taps reach the service until
+        the next call."""
         bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
         if not switched:  # one process is enough
@@ -117,7 +118,8 @@ class SteeredTap:
 
 def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
     """Return input for ``nft`` that replaces the table of family bridge by rules for *taps*, which are on kernel
-    bridges. *names*: has the table's name. *seal*: the source MAC that the rules give to requests."""
+    bridges. *names*: has the table's name. *seal*: the secret source MAC that the rules give to guests' requests, so
+    that the service recognises requests that have passed the rules."""
     steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
@@ -156,7 +158,8 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
 
 def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
     """Return input for ``nft`` that replaces the table of family netdev by rules for *taps*, which are in Open vSwitch.
-    *names*: has the table's name. *seal*: the source MAC that the rules give to requests."""
+    *names*: has the table's name. *seal*: the secret source MAC that the rules give to guests' requests, so that the
+    service recognises requests that have passed the rules."""
     lines = [_without("netdev", names.table), f"table netdev {names.table} {{"]
     target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
     for tap in taps:
@@ -193,7 +196,8 @@ def _set(name: str, type: str, elements: Iterable[str]) -> str:
 
 def namespace_setup(seal: str) -> tuple[str, str]:
     """Return the input for ``ip -batch`` and the input for ``nft`` that configure a network namespace of the service,
-    after the veth peer was put into it. *seal*: the source MAC that valid requests have."""
+    after the veth peer was put into it. *seal*: the secret source MAC that the nftables rules give to guests' requests,
+    so that the service recognises requests that have passed the rules."""
     links = (
         "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
         f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",

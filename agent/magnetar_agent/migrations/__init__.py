@@ -42,8 +42,9 @@ def unsettled_migration(host: LocalHost, server: str) -> str | None:
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the id of the migration that moves the server, from the mark in the server's document; ``None`` without a
-    mark. A mark that remained after its migration was removed from this host is ignored."""
+    """Return the id of the migration that moves the server, from the state field (mark) that the migration has set in
+    the server's document; ``None`` if it is not set. A field that remained after its migration was removed from this
+    host is ignored."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 

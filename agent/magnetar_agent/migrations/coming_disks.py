@@ -90,8 +90,8 @@ def set_disk_location(server: Fields, earlier: Fields | None) -> None:
 
 
 def prepare_target_disks(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
-    """Prepare the folder and logical volumes of an incoming server. *line*: the source's call ``begin``, with files and
-    disks.
+    """Prepare the folder and logical volumes of an incoming server. *line*: the arguments of the call ``begin`` that
+    the source's agent has sent, with the names of the server's files and disks.
 
     Return how many bytes of each file this host has already from an earlier attempt of the migration, by file name;
     ``None`` for a complete file. Files that have changed on the source since count as 0. Files that are not in *line*

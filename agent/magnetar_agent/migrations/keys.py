@@ -26,14 +26,14 @@ LENT = "lent keys"
 
 
 def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """Return the server's disk key and the secret of its TPM for the target, as arguments of the call ``begin``; each
-    is ``None`` if the server has no such key."""
+    """Return the server's disk key and the secret of its TPM for the target, as arguments of ``begin``, the first call
+    that the source's agent sends to the target's; each is ``None`` if the server has no such key."""
     return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
 def import_server_keys(host: LocalHost, server: Fields, sent: Fields) -> None:
-    """Store the keys in *sent* (arguments of the call ``begin``) in *server* (a server's document as a dict), sealed
-    with this host's key."""
+    """Store the keys in *sent* (the arguments of ``begin``, the call that the source's agent sends first) in *server*
+    (a server's document as a dict), sealed with this host's key."""
     encryption.import_disk_key(host, server, sent.get("key"))
     tpm.import_tpm_secret(host, server, sent.get("tpm_secret"))
 

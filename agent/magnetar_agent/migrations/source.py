@@ -250,8 +250,8 @@ class _Move:
             self.task.keep()
 
     def _hand_over(self, talk: Rpc) -> None:
-        """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here, and
-        must not be started here again."""
+        """Make the target the owner of the server, by sending it the call ``arrive`` over *talk*, the connection to its
+        agent. The guest must be off here, and must not be started here again."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True

@@ -53,7 +53,8 @@ def is_here(host: LocalHost, document: Document) -> bool:
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """Return a ``Task`` for the server's document *server*, in the operation of the migration's *task*."""
+    """Return the ``Task`` (the argument of functions that perform a step of a change) for a step on the server
+    *server*. Like *task*, the migration's task, it belongs to the operation of the migration."""
     return type(task)(task.host, server, task.operation)
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def target_manifest(manifest: Fields) -> Fields:
-    """Return a copy of *manifest*, the source's description of the server, with the vCPUs, RAM, hardware and network
-    cards that the server gets on the target."""
+    """Return a copy of *manifest*, the source's description of the server, with the vCPUs, RAM and hardware that the
+    server gets on the target, and the target's network cards whose virtual functions its NICs use."""
     becomes = manifest.get("becomes") or {}
     flavor = becomes.get("flavor") or {}
     return {**manifest, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
@@ -35,8 +35,9 @@ def target_manifest(manifest: Fields) -> Fields:
 
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
-    """Return the NICs *networks*, each with its network card (``card``) on the target instead of the one on the source.
-    *manifest*: its ``cards`` maps the MAC of each NIC that needs a card to the card on the target."""
+    """Return the server's NICs *networks* after replacing ``card``, the host's network card whose virtual function the
+    NIC must use, by a card of the target. *manifest*: its ``cards`` contains these cards of the target by the NIC's
+    MAC; all other NICs have no ``card`` in the result."""
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]

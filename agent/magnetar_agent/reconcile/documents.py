@@ -56,8 +56,9 @@ class UnreadableDocument(MagnetarError):
 @dataclass
 class Document:
     """The stored JSON document of one resource. *kind*: the resource type, such as ``server``. *want*: the requested
-    fields (the desired state) in normal form. *state*: the agent's own records about the resource. *deleting*: set
-    before a deletion begins; after a crash, the agent's next start finishes the deletion."""
+    fields (the desired state) in normal form. *state*: facts that the agent itself stores about the resource, such as
+    which of its disks are complete. *deleting*: set before a deletion begins; after a crash, the agent's next start
+    finishes the deletion."""
 
     kind: str
     id: str
@@ -75,7 +76,8 @@ class Document:
 
 
 class Index:
-    """An index of documents: the uuids of the documents by key. *keys*: returns the keys of a document."""
+    """An index to find documents fast by a value in them, such as the MAC of a server's NIC: it maps each value (key)
+    to the uuids of the documents that contain it. *keys*: returns a document's values."""
 
     def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
         self._keys = keys
@@ -83,7 +85,7 @@ class Index:
         self._of: dict[str, frozenset[str]] = {}
 
     def put(self, document: Document) -> None:
-        """Add the document to the index, or update its keys."""
+        """Add the document to the index, under the values (keys) that it contains now instead of its former values."""
         keys = frozenset(self._keys(document))
         if self._of.get(document.id) != keys:
             self.drop(document.id)
@@ -187,16 +189,17 @@ class Documents:
             return tuple(self._found[kind].values())
 
     def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
-        """Create the index *name* of the documents of type *kind*, for the method ``having``. *keys*: returns the keys
-        of a document."""
+        """Create the index *name* of the documents of type *kind*, for the method ``having``. *keys*: returns a
+        document's values for the index, such as the MACs of a server's NICs."""
         with self._lock:
             made = self._indexes[kind][name] = Index(keys)
             for document in self._found[kind].values():
                 made.put(document)
 
     def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
-        """Return the documents of type *kind* with *key* in the index *name*, without copying them, in no order. The
-        caller must not change them or store them. Fast, even with many documents. Every type has the index ``name``."""
+        """Return the documents of type *kind* that the index *name* lists for the value *key*, such as a MAC (see the
+        method ``index``), without copying them, in no order. The caller must not change them or store them. Fast, even
+        with many documents. Every type has the index ``name``."""
         with self._lock:
             documents = self._found[kind]
             return tuple(documents[id] for id in self._indexes[kind][name].ids.get(key, ()))
@@ -259,8 +262,8 @@ class Documents:
         self._notes.add(f"{path}.note")
 
     def _noted(self, path: Path) -> Document | None:
-        """Return the document in the note file of the document file *path*; ``None`` if there is no note file, or it is
-        outdated."""
+        """Return the document in the note file of the document file *path*: a newer, unflushed version that ``_note``
+        has written beside it. ``None`` if there is no note file, or it is outdated."""
         note = Path(f"{path}.note")
         try:
             content = json.loads(note.read_bytes())
@@ -273,7 +276,8 @@ class Documents:
         return document
 
     def _remove_note(self, path: str) -> None:
-        """Remove the note file of the document file *path*, because the document file is newer."""
+        """Remove the note file (from ``_note``) beside the document file *path*, because the document file is newer
+        now."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):

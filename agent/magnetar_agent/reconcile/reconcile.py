@@ -56,8 +56,9 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
                     dry_run: bool, operation: Operation) -> Result:
     """Create or change the resource *key* (uuid or name) of type *kind*, so that it matches the requested fields
     *want*; ``None`` removes it. *permissions*: the caller's checked options (``core.ensure.Permissions``), such as
-    ``on_immutable``. Return the result, with the steps and differences, when everything is done; with *dry_run*, when
-    everything is planned. Raises subclasses of ``MagnetarError``."""
+    ``on_immutable``: how to handle a change of fields that cannot be changed in place. Return the result, with the
+    steps and differences, when everything is done; with *dry_run*, when everything is planned. Raises subclasses of
+    ``MagnetarError``."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -127,8 +128,8 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
 def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
                     permissions: Mapping[str, Any], operation: Operation) -> Result:
     """Change the resource of *document* to match *want*, as ``ensure_resource`` does. The caller must hold the
-    resource's lock. *permissions*: ``on_immutable`` etc.; with the key ``rebuild`` (a request id), the resource is
-    rebuilt even if no fixed field differs."""
+    resource's lock. *permissions*: the caller's options, such as ``on_immutable``; with the key ``rebuild`` (a request
+    id), the server's root disk is recreated even if no field that requires this differs."""
     requested = checked_request(kind, document.id, want)
     return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
@@ -221,9 +222,9 @@ class _Change(Change):
         return planned is not None and "unfinished" in document.state and document.state.get(PLANNED) == planned
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
-        """Return how to handle differences between *document* and *want* in fixed fields: fail, ignore, rebuild or
-        recreate (``Change.on_immutable``). *have*: the current fields. Raises an error if recreating the resource would
-        fail."""
+        """Return how to handle differences between *document* and *want* in fields that cannot be changed in place:
+        fail, ignore, rebuild (recreate only the root disk) or recreate (see ``Change.on_immutable``). *have*: the
+        current fields. Raises an error if recreating the resource would fail."""
         if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
@@ -238,9 +239,9 @@ class _Change(Change):
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Store the caller's permissions in the state of *document*, so that after a crash the change is finished with
-        the same permissions. *rebuild*: whether the change is a rebuild. Return the stored fields, for the driver's
-        plan."""
+        """Store the caller's options, such as ``on_immutable``, in the state of *document*, so that after a crash the
+        change is finished with the same options. *rebuild*: whether the change is a rebuild. Return the stored fields,
+        for the driver's plan."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
@@ -312,9 +313,9 @@ class _Change(Change):
             document.state[PLANNED] = self.permissions["revision"]
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Remove the old resource by the steps *old*, and add the verbs of these steps to *begun*. Return the steps
-        that create the resource of *new* in its place. The lock ``CHOICES`` is released during the removal, which may
-        take long, so ``_choose`` completes the fields of *new* again afterwards."""
+        """Remove the old resource by the steps *old*, and add the names of these steps to *begun*, the steps that have
+        begun. Return the steps that create the resource of *new* in its place. The lock ``CHOICES`` is released during
+        the removal, which may take long, so ``_choose`` completes the fields of *new* again afterwards."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         self._note_revision(task.document)
         task.keep()

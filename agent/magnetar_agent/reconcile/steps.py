@@ -122,9 +122,9 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """Return the ``Cancelled`` error for a cancelled change. *begun*: the verbs that may have changed something. If no
-    data is lost yet, first restore the resource to its old document *former*; otherwise the next request for this
-    resource continues the change. The error's message says which of these happens."""
+    """Return the ``Cancelled`` error for a cancelled change. *begun*: the names of the steps that may have changed
+    something. If no data is lost yet, first restore the resource to its old document *former*; otherwise the next
+    request for this resource continues the change. The error's message says which of these happens."""
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)
@@ -137,9 +137,9 @@ def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[s
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
     """Restore the resource to its old document *former* after a cancelled change. Return the ``Cancelled`` error, whose
-    message says whether that succeeded. *begun*: the verbs that may have changed something. *label*: names the resource
-    in the message. The old document is written before anything is restored, so that after a crash the agent does not
-    continue the cancelled change."""
+    message says whether that succeeded. *begun*: the names of the steps that may have changed something. *label*: names
+    the resource in the message. The old document is written before anything is restored, so that after a crash the
+    agent does not continue the cancelled change."""
     back = former.copy()
     if begun:  # the verbs' notes so far are true
         note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)

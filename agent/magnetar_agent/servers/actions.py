@@ -276,8 +276,9 @@ class ChangeMachineArgs(Kind):
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Change the machine type of a stopped server, although it is a fixed field. The caller has checked that the new
-    type is suitable. The disks are not changed. Return ``{}``: no additional fields for the API response."""
+    """Change the machine type of a stopped server, although requests to change a server's fields refuse a new machine
+    type. The caller has checked that the new type is suitable. The disks are not changed. Return ``{}``: no additional
+    fields for the API response."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}

@@ -95,7 +95,7 @@ def complete_device_mapping(host: LocalHost, desired: Fields, document: Document
 
 def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
     """Return the device names that CDs of the new server *desired* occupy: the config drive, and the CD that it boots
-    from, if any. *parts*: its hardware fields."""
+    from, if any. *parts*: the server's hardware fields (made from extra specs and image properties)."""
     image = host.documents.get("image", desired["image"]) if desired.get("image") else None
     has_cd = image is not None and image.state.get("disk_format") == "iso"
     drive = disk_layout.config_drive_layout(desired, disk_layout.drive_format(host, desired), has_cd)["target"]

@@ -88,8 +88,8 @@ def check_disk_owner(host: LocalHost, document: Document) -> None:
 
 
 def record_disks(host: LocalHost, document: Document) -> None:
-    """Update the record of the server's disks in the shared folder from the document, if this host is their owner.
-    After an evacuation, another host reads this record."""
+    """If this host owns the server's disks in the shared folder, write the current facts about them from the document
+    into the file ``owner.json`` beside the disks. After an evacuation, another host reads this file."""
     folder = find_disk_folder(host)
     if folder is None:
         return
@@ -169,9 +169,9 @@ def own_folders(host: LocalHost, folders: list[Path]) -> list[Path]:
 
 
 def _adopt(task: Task, owner: str, record: Any) -> None:
-    """Make this host the owner (its uuid is *owner*) of existing disks in the shared folder, and copy the facts in
-    their *record* into the server's document. Raises ``Conflict`` if files are missing, or if the present owner is not
-    the one in the field ``adopt_disks``."""
+    """Make this host the owner (its uuid is *owner*) of existing disks in the shared folder, and copy the facts about
+    them in *record*, the content of ``owner.json``, into the server's document. Raises ``Conflict`` if files are
+    missing, or if the present owner is not the one in the field ``adopt_disks``."""
     host, document = task.host, task.document
     place, name = server_folder(host, document.id), document.name
     if record is None:
@@ -200,8 +200,8 @@ def _record(host: LocalHost, document: Document, owner: str) -> Fields:
 
 
 def _read(place: Path) -> Any:
-    """Return the record (owner and facts of the disks) in the server's folder *place*; ``None`` if there is none.
-    Raises ``Conflict`` if it cannot be read."""
+    """Return the content of ``owner.json`` (owner and facts of the disks) in the server's folder *place*; ``None`` if
+    there is none. Raises ``Conflict`` if it cannot be read."""
     path = place / FILE
     try:
         record = json.loads(path.read_bytes())
@@ -214,8 +214,8 @@ def _read(place: Path) -> Any:
 
 
 def _create(place: Path, record: Fields) -> Any:
-    """Write the first *record* into the server's folder *place*, unless another host has written one before. Return the
-    record that the folder then contains."""
+    """Write *record* (owner and facts of the server's disks) into a new file ``owner.json`` in the server's folder
+    *place*, unless another host has written that file before. Return the file's content afterwards."""
     write_once(place / FILE, json.dumps(record).encode())
     return _read(place)
 

@@ -85,7 +85,7 @@ def named_disk_key(document: Document) -> DiskKey | None:
 
 def disk_key_by_id(parts: Fields, id: str) -> DiskKey | None:
     """Return the disk key, without the secret, of the server with the uuid *id*; ``None`` without encryption. *parts*:
-    the server's hardware fields."""
+    the server's hardware fields (made from extra specs and image properties)."""
     return DiskKey(disk_key_uuid(id)) if parts.get(FIELD) else None
 
 
