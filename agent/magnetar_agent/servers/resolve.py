@@ -37,7 +37,7 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Complete a server's requested fields *want* and return them. *document*: the existing server, or ``None``."""
+    """Return *want* with uuids for names, new MACs and assigned CPUs. *document*: the existing server or ``None``."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:

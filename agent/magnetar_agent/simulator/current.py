@@ -37,7 +37,8 @@ _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
 
 @contextmanager
 def use_host(host: ServedHost) -> Iterator[None]:
-    """Make *host* the current host in this asyncio task or thread during the ``with`` block."""
+    """Make *host* the current host during the ``with`` block: proxies such as ``CurrentHost``, which all simulated
+    hosts share, refer to it in this asyncio task or thread."""
     token = _CURRENT.set(host)
     try:
         yield
@@ -46,14 +47,16 @@ def use_host(host: ServedHost) -> Iterator[None]:
 
 
 class _CurrentLocalHost:
-    """A proxy for ``LocalHost``: reads each attribute from the ``LocalHost`` of the current simulated host."""
+    """A proxy for ``LocalHost``: reads each attribute from the ``LocalHost`` of the simulated host that the current
+    request or operation is for."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_CURRENT.get().host, name)
 
 
 class CurrentHost:
-    """A proxy for ``ManagedHost``: reads each attribute from the current simulated host."""
+    """A proxy for ``ManagedHost`` (the object that handles an agent's API requests): reads each attribute from the
+    simulated host that the current request or operation is for."""
 
     def __init__(self) -> None:
         self.host = _CurrentLocalHost()
@@ -63,12 +66,13 @@ class CurrentHost:
 
 
 class CurrentFeed:
-    """A proxy for ``Feed`` that forwards ``watch`` to the feed of the current simulated host."""
+    """A proxy for ``Feed`` that forwards ``watch`` to the feed (event stream) of the simulated host that the current
+    request is for."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Return the current host's server-sent events as an HTTP response that ends when the client disconnects or the
-        agent stops; see ``Feed.watch``."""
+        """Return the server-sent events of the simulated host that *request* is for, as an HTTP response that ends when
+        the client disconnects or the agent stops; see ``Feed.watch``."""
         return await _CURRENT.get().feed.watch(request)

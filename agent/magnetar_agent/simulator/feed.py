@@ -83,8 +83,8 @@ class SimulatedFeed(Feed):
             watcher.end()
 
     def close(self) -> None:
-        """End the connections of all watchers and accept no more. The event thread continues, because other hosts use
-        it too."""
+        """End the connections of all watchers and accept no more. The thread that distributes events continues, because
+        all simulated hosts share it."""
         self._closed = True
         self.cut()
 

@@ -57,8 +57,9 @@ _METER, _LOAD = _IdleMeter(), _NoLoad()
 
 
 class SharedParts:
-    """Objects that all simulated hosts share: settings, host size, a folder for sockets, the thread pool, the event
-    thread and the event loop."""
+    """Objects that all simulated hosts share: *settings*; the *size* of each host; the folder *run* for unix sockets;
+    the thread pool *threads* for operations; *lane*, the thread that distributes events to API clients; the event loop
+    *loop*."""
 
     def __init__(self, settings: AgentSettings, size: HostSize, run: Path, threads: ThreadPoolExecutor, lane: EventLane,
                  loop: asyncio.AbstractEventLoop) -> None:
@@ -68,7 +69,7 @@ class SharedParts:
 
 
 class SimulatedLocalHost(LocalHost):
-    """The ``LocalHost`` of a simulated host, with a simulated disk."""
+    """The ``LocalHost`` (settings, hypervisor, documents, locks) of a simulated host, with a simulated disk."""
 
     size: HostSize
 

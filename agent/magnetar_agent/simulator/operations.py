@@ -18,8 +18,8 @@ KEPT = 50
 
 
 class HostOperations(Operations):
-    """The running operations of one simulated host. In their threads, this host is the current host (see
-    ``use_host``)."""
+    """The running operations of one simulated host. In their threads, proxies such as ``CurrentHost``, which all
+    simulated hosts share, refer to this host."""
 
     host: ServedHost
 
@@ -27,8 +27,8 @@ class HostOperations(Operations):
         super().__init__(parallel, KEPT, threads)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Start *operation* in a thread: call *function* with it while this host is the current host. Return the
-        operation. *stream*: see ``Operations.begin``."""
+        """Start *operation* in a thread: call *function* with it while proxies such as ``CurrentHost`` refer to this
+        host. Return the operation. *stream*: see ``Operations.begin``."""
 
         def run_for_host(running: Operation) -> Any:
             with use_host(self.host):

@@ -20,8 +20,8 @@ def round_up_gib(size: int) -> int:
 
 
 def is_volume_name(name: str) -> bool:
-    """Return whether *name*, the name of content in a storage pool, begins with a uuid. Other content does not belong
-    to Magnetar."""
+    """Return whether *name*, the name of a file, logical volume or RBD image in a storage pool, begins with a uuid. If
+    it does not, the file, logical volume or RBD image does not belong to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 
@@ -39,7 +39,7 @@ def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
 
 def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
     """Return one document for each server that the volume with the uuid *volume* is attached to: the attachment if the
-    server is on this host, otherwise the export to the server's host."""
+    server is on this host, otherwise the volume export, which makes the volume available to the server's host."""
     by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
                  if export.want["volume"] == volume}
     by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))

@@ -31,9 +31,9 @@ def check_adoptable(want: Fields, pool: Pool) -> None:
 
 
 def adopt_content(task: Task, pool: Pool, size: int) -> None:
-    """Make the *task*'s volume the owner of content in *pool* that another host created, by recording this in the
-    volume's document. The content's name is the volume's uuid. *size*: bytes. Raises ``Conflict`` if *pool* has no such
-    content."""
+    """Make the *task*'s volume the owner of content (a file, logical volume or RBD image) in *pool* that another host
+    created, by recording this in the volume's document. The content's name is the volume's uuid. *size*: bytes. Raises
+    ``Conflict`` if *pool* has no such content."""
     document = task.document
     if not pool.has(document.id):
         raise Conflict(f"Pool {pool.name!r} has no content called {document.id} that could be taken over. Look whether "

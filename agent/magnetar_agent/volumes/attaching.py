@@ -95,7 +95,8 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
-    """Return the name of the server of *holder*, which is a volume attachment or an export to another host."""
+    """Return the name of the server of *holder*, which is a volume attachment or a volume export, which makes a volume
+    of this host available to the server's host."""
     server = host.documents.get("server", holder.want["server"])
     return server.name if server else str(holder.want.get("server_name") or holder.want["server"])
 

@@ -54,7 +54,8 @@ class BackupCatalogue:
       ``None``.
     - *stored_bytes*, *stored_chunks*: the data in this backup, without that of its parents.
     - *checksum*, *map_checksum*: SHA-256 of the files ``chunks`` and ``map``.
-    - *target*: identity of the backup directory. *record*: the backup's fields in the control plane's database.
+    - *target*: a text that identifies the backup directory and is equal on all hosts that share it. *record*: the
+      backup's fields in the control plane's database.
     - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty."""
 
     id: str
@@ -77,7 +78,7 @@ class BackupCatalogue:
 
     @property
     def content_bytes(self) -> int:
-        """Return the size in bytes of the content that is divided into chunks."""
+        """Return the size in bytes of the backed-up content, which is stored in chunks of ``chunk_size`` bytes."""
         return self.size if self.content_size is None else self.content_size
 
     @property
@@ -139,8 +140,8 @@ def _is_uuid(text: Any) -> bool:
 
 
 def read_chain(directory: Path, id: str) -> list[BackupCatalogue]:
-    """Return the catalogues of the backup *id*, its parent, and so on up to the full backup. Raises ``Conflict`` if one
-    of them is missing."""
+    """Return the catalogues (contents of ``backup.json``) of the backup *id*, its parent, and so on up to the full
+    backup. Raises ``Conflict`` if one of them is missing."""
     chain: list[BackupCatalogue] = []
     link: str | None = id
     while link is not None:
@@ -219,8 +220,10 @@ def _write_error(directory: Path, error: OSError) -> MagnetarError:
 
 def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: bytes,
                   progress: Progress) -> BackupCatalogue:
-    """Write the files ``map`` and ``chunks`` of a backup into the folder *part*. *source*: the raw disk file. *known*:
-    content of the parent's file ``map``; empty for a full backup. Return *catalogue* with sizes and checksums."""
+    """Write two files of a backup into the folder *part*: ``chunks`` (the chunks, pieces of equal size, that differ
+    from those in the parent backup) and ``map`` (for each chunk of the volume its hash and its offset in ``chunks``).
+    *source*: the raw disk file. *known*: content of the parent's file ``map``; empty for a full backup. Return
+    *catalogue* with sizes and checksums."""
     stored, stored_bytes, checksum, map_checksum = 0, 0, hashlib.sha256(), hashlib.sha256()
     with source.open("rb") as content, (part / MAP).open("xb") as map, (part / CHUNKS).open("xb") as chunks:
         for number, chunk in enumerate(_chunks(content, catalogue)):
@@ -270,9 +273,9 @@ def _next_data(descriptor: int, start: int, end: int) -> int:
 
 
 def read_map(directory: Path, catalogue: BackupCatalogue) -> bytes:
-    """Return the content of the file ``map`` of a backup in the backup directory *directory*. Raises ``Conflict`` if
-    the file is damaged.
-    """
+    """Return the content of the file ``map`` of a backup in the backup directory *directory*: for each chunk of the
+    volume its hash, and its offset in the file ``chunks`` if this backup stores the chunk. Raises ``Conflict`` if the
+    file is damaged."""
     path = directory / catalogue.id / MAP
     try:
         entries = path.read_bytes()
@@ -329,8 +332,8 @@ def _opened(directory: Path, catalogue: BackupCatalogue) -> BinaryIO:
 def _stored_chunk(directory: Path, chain: Sequence[BackupCatalogue], maps: Sequence[bytes], stores: Sequence[BinaryIO],
                   number: int) -> bytes:
     """Return the chunk with index *number* of the first backup in *chain*, read from the newest backup that stores it;
-    ``b""`` for a chunk of zeros. *maps*, *stores*: the content of the file ``map`` and the open file ``chunks`` of each
-    backup in *chain*."""
+    ``b""`` for a chunk of zeros. *maps*, *stores*: for each backup in *chain*, the content of its file ``map`` (hash
+    and offset of each chunk), and its open file ``chunks``."""
     wanted, _position = ENTRY.unpack_from(maps[0], number * ENTRY.size)
     if wanted == ZERO:
         return b""

@@ -20,8 +20,8 @@ KIND = "backup"
 
 
 class BackupTarget(FolderPool):
-    """The directory for volume backups. It is a ``FolderPool``, so that its free space and identity are reported like
-    those of a storage pool."""
+    """The directory for volume backups. It is a ``FolderPool`` (a storage pool of files in a directory), so that its
+    free space and identity are reported like those of a storage pool."""
 
     def __init__(self, host: LocalHost, folder: Path) -> None:
         super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)

@@ -49,7 +49,8 @@ def usable_target(host: LocalHost) -> BackupTarget:
 
 
 def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:
-    """Return the catalogue of the volume backup *id*. Raises ``Conflict`` if it or one of its parents is missing."""
+    """Return the catalogue (content of ``backup.json``) of the volume backup *id*. Raises ``Conflict`` if it or one of
+    its parents is missing."""
     return backup_files.read_chain(usable_target(host).folder, id)[0]
 
 
@@ -59,8 +60,8 @@ def _scratch(host: LocalHost) -> FolderPool:
 
 
 def make_backup(task: Task, source: Document) -> BackupCatalogue:
-    """Create the *task*'s volume backup from *source*, a volume or snapshot, and return its catalogue. If the backup
-    exists already after an interrupted attempt, it is not created again."""
+    """Create the *task*'s volume backup from *source*, a volume or snapshot, and return its catalogue (the content of
+    its file ``backup.json``). If the backup exists already after an interrupted attempt, it is not created again."""
     host, document = task.host, task.document
     target, scratch, want, key = usable_target(host), _scratch(host), document.want, keys.document_key(host, document)
     if backup_files.has_backup(target.folder, document.id):

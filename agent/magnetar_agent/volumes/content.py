@@ -28,7 +28,7 @@ def source_bytes(source: str, source_document: Document | None, name: str, field
     """Return the size in bytes of the source from which a new volume is created. Raises ``InvalidField`` naming *field*
     if the source is missing or incomplete.
 
-    - *source*: kind of source, a key of ``SOURCES``.
+    - *source*: kind of source: ``image``, ``source_volume`` or ``snapshot``.
     - *source_document*: the source's document; ``None`` if it was not found.
     - *name*: name or uuid in the request."""
     kind = SOURCES[source]
@@ -46,8 +46,9 @@ def source_bytes(source: str, source_document: Document | None, name: str, field
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the source of the volume with the fields *want* as (key of ``SOURCES``, uuid or other value); (``None``,
-    "") for an empty volume. If the volume is being reimaged, return ("image", uuid) or ("backup", uuid)."""
+    """Return the source of the volume with the fields *want* as (kind, uuid or name), where the kind is ``image``,
+    ``source_volume`` or ``snapshot``; (``None``, "") for an empty volume. If the volume is being reimaged, return
+    ("image", uuid) or ("backup", uuid)."""
     if reimage := want.get("reimage"):
         return ("backup", reimage["backup"]) if reimage.get("backup") else ("image", reimage["image"])
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))

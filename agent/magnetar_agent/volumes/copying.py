@@ -69,8 +69,8 @@ def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
 
 
 def close_source(host: LocalHost, export: str) -> None:
-    """Close the connection *export* (a uuid), over which a volume was copied from another host, and remove its folder
-    of sockets."""
+    """Close the NBD connection that was used to copy a volume from another host, and remove its folder of sockets.
+    *export*: uuid of the volume export on the other host, which is also the name of the folder."""
     host.links.cut(export)
     shutil.rmtree(exports.export_folder(host, export), ignore_errors=True)
 

@@ -40,9 +40,9 @@ NBD, HAND = "nbd", "hand"
 
 
 def export_folder(host: LocalHost, id: str) -> Path:
-    """Return the directory of the unix sockets of a volume export. *id*: the uuid of the export, which is also the uuid
-    of the attachment. The path is the same on every host, so a guest's disk paths stay valid when the guest migrates.
-    """
+    """Return the directory of the unix sockets of a volume export, which makes a volume of this host available to
+    another host. *id*: the uuid of the export, which is also the uuid of the attachment. The path is the same on every
+    host, so a guest's disk paths stay valid when the guest migrates."""
     return host.settings.socket.parent / "links" / id
 
 
@@ -76,10 +76,11 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
-    """Return the export that qemu-nbd must serve for *document*, a volume export; ``None`` if the host that uses the
-    volume reads it directly, in a shared pool. A volume in a shared pool is exported nevertheless if that host only
-    copies the volume (``copied``), or if the volume is encrypted: qemu-nbd decrypts it here, so the key stays on this
-    host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    """Return the export that qemu-nbd must serve for *document*, a volume export, which makes a volume available to
+    another host; ``None`` if the host that uses the volume reads it directly, in a shared pool. A volume in a shared
+    pool is exported nevertheless if that host only copies the volume (``copied``), or if the volume is encrypted:
+    qemu-nbd decrypts it here, so the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or
+    in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -131,8 +132,8 @@ def stop_export(host: LocalHost, id: str) -> None:
 
 
 def resume_exports(host: LocalHost) -> None:
-    """Serve all volume exports of this host again after a restart of the agent. A failure is only logged:
-    ``RemoteVolumes`` tries again later."""
+    """Serve all volume exports of this host again after a restart of the agent. A failure is only logged: the
+    background thread ``RemoteVolumes`` tries again later."""
     for document in host.documents.list("volume_export"):
         if not document.deleting:
             _try(host, document)

@@ -250,7 +250,8 @@ def _remove_other(task: Task) -> None:
 
 
 def end_copies(host: LocalHost, document: Document) -> None:
-    """Abort QEMU's block jobs that copy the volume into the pool which the state field ``MOVING`` names."""
+    """Abort QEMU's block jobs that copy the volume to another storage pool: the pool that the state field ``MOVING`` of
+    *document* names."""
     note = document.state[MOVING]
     pool = pools.find_pool(host, note["pool"])
     if not pool.has(document.id):

@@ -86,7 +86,7 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
     each as ``{"label", "name", "clean"}`` (``clean``: whether it was erased for this server). Namespaces in
     *current_namespaces* are used again if they still exist; for the remaining labels, free namespaces are chosen.
     Raises ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at a
-    time on the host, until the document is written."""
+    time on the host, until the choice is stored in the server's JSON document."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -130,7 +130,7 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
     """Replace the PMEM namespaces in *want* by free ones of this host, for the server *id* that migrates to it. Raises
     ``Conflict`` if too few are free. The caller must hold the lock ``CHOICES``, which allows one choice at a time on
-    the host, until the document is written."""
+    the host, until the choice is stored in the server's JSON document."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):

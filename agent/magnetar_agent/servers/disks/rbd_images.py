@@ -257,7 +257,8 @@ def check_rbd_target(host: LocalHost, described: Fields) -> None:
 
 def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
     """Return the names of those server disks in the Ceph pool for new disks that belong to none of *servers*; empty if
-    the pool cannot be used. *servers*: triples (uuid, desired fields ``want``, ``state``)."""
+    the pool cannot be used. *servers*: for each server its uuid, its desired fields, and its state fields (notes of the
+    agent, which contain a part of the RBD image names)."""
     known_marks = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if uses_rbd_images(want)
                    and NOTE in state}
     with suppress(MagnetarError):  # a stopped pool lists nothing

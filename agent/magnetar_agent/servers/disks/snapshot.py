@@ -71,7 +71,8 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
 
 def clear_snapshot(host: LocalHost, document: Document) -> None:
     """Clean up after an interrupted ``create_snapshot_image``: abort the copy of the disk, and remove the copied file,
-    the incomplete image, and the state field ``imaging``. The caller must hold the server's lock."""
+    the incomplete image, and the field ``imaging`` of the server's document, which says that an image is being created.
+    The caller must hold the server's lock."""
     hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)
@@ -138,8 +139,9 @@ def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
 
 
 def _described(host: LocalHost, document: Document, args: Fields) -> Document:
-    """Return a new document for the snapshot image, with the properties that Nova sets on snapshots. The image boots as
-    the server does (machine type, kernel, ramdisk). *args*: the arguments of ``create_snapshot_image``."""
+    """Return the document (the desired fields, stored as JSON) of the new snapshot image, with the properties that Nova
+    sets on snapshots. The image boots as the server does (machine type, kernel, ramdisk). *args*: the arguments of
+    ``create_snapshot_image``."""
     base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
                             "disk_format": "qcow2", "checksum": None}

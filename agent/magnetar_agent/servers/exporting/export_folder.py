@@ -24,9 +24,10 @@ PART = ".part"
 
 
 def resolve_export_folder(settings: AgentSettings, requested: str | None, name: str) -> Path:
-    """Return the absolute path of the folder for an export. *requested*: the folder that the user has named; ``None``
-    for the default, which is called like the export, *name*. Raises ``InvalidField`` unless it lies in one of the
-    setting ``export_paths``, with symbolic links resolved."""
+    """Return the absolute path of the folder for a server export (copies of a server's disks, and a domain XML for
+    another host). *requested*: the folder that the user has named; ``None`` for the default, which is called like the
+    export, *name*. Raises ``InvalidField`` unless the folder, with symbolic links resolved, is inside a folder that the
+    setting ``export_paths`` lists."""
     if requested is None and not settings.export_paths:
         raise InvalidField("folder", "is required: the agent's setting export_paths is empty")
     if requested is None and ("/" in name or name in (".", "..")):

@@ -43,9 +43,9 @@ def exported_disks(host: LocalHost, server: Document) -> list[ExportedDisk]:
 
 
 def boot_files(host: LocalHost, server: Document) -> dict[str, tuple[Path, str]]:
-    """Return the files that *server* boots with, beside its disks: path and name in the export by element of the
-    definition (nvram, kernel, initrd). Files that do not exist yet, such as UEFI variables before the first start, are
-    left out."""
+    """Return the files that *server* boots with, beside its disks, as ``{element: (path, name in the export)}``. The
+    element (nvram, kernel or initrd) refers to the file in the domain XML. Files that do not exist yet, such as UEFI
+    variables before the first start, are left out."""
     folder, firmware, boot = server_folder(host, server.id), spec.boots_by(host, server), server.state.get("boot") or {}
     files = {"nvram": (firmware.variables, "uefi-variables.fd")} if firmware is not None else {}
     if boot:

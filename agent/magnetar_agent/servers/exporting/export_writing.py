@@ -44,8 +44,10 @@ VERSION = 1
 
 
 def write_server_export(task: Task) -> None:
-    """Write the *task*'s export to its folder, replacing what an interrupted attempt has left. After a failure the
-    folder is as before. Raises ``Conflict`` or ``NoSpace``, with nothing written, if it is not possible."""
+    """Write a server export to the folder that the *task*'s document names: copies of the disks of a stopped server,
+    and a domain XML that makes libvirt on any host run the server. Files of an interrupted attempt are replaced. After
+    a failure the folder is as before. Raises ``Conflict`` or ``NoSpace``, with nothing written, if the export is not
+    possible."""
     host, document = task.host, task.document
     folder = Path(document.want["folder"])
     with host.locks.hold("server_export folder", str(folder)), host.locks.hold("server", document.want["server"]):
@@ -77,7 +79,8 @@ def write_server_export(task: Task) -> None:
 
 
 def drop_server_export(task: Task) -> None:
-    """Remove the files of the *task*'s export. Files that the agent has not written, and moved exports, stay."""
+    """Remove the files of the *task*'s server export (disk copies, domain XML) from its folder. Files that the agent
+    has not written stay, and so do exported files that were moved to another folder."""
     state = task.document.state
     names = state.get("begun") or [file["name"] for file in state.get("files", ())]
     if names:
@@ -132,8 +135,8 @@ def _copy_disk(task: Task, exported: ExportedDisk, path: Path) -> None:
 
 
 def _write_lists(task: Task, server: Document, folder: Path, xml: str, names: list[str]) -> None:
-    """Write the page for readers, the manifest and the list of checksums, which completes the export. *names*: the
-    files with content."""
+    """Complete a server export: write README.txt (instructions for the user), the manifest (JSON) and, last, the list
+    of checksums to *folder*. *xml*: the exported domain XML. *names*: the exported disks and boot files in *folder*."""
     state, notes, networks = task.document.state, task.document.state["notes"], networks_of_domain(xml)
     write_atomically(folder / README, readme_text(server.name, portable_name(server.name), folder, networks,
                                                   notes).encode())
@@ -159,8 +162,9 @@ def _describe_file(task: Task, path: Path) -> Fields:
 
 
 def readme_text(server: str, domain: str, folder: Path, networks: list[str], notes: list[str]) -> str:
-    """Return the text of the file for readers of an export. *server*: the server's name. *domain*: the name in its
-    definition. *folder*: the folder that the definition names. *networks*: what the NICs are plugged into."""
+    """Return the text of README.txt in a server export: how to run the server on another host. *server*: the server's
+    name. *domain*: the name in the exported domain XML. *folder*: the folder of the disks in this XML. *networks*: the
+    networks and bridges of its NICs. *notes*: differences from the server on this host."""
     places = [f"* {network}" for network in networks] or ["* none"]
     remarks = [f"* {note}" for note in notes] or ["* none"]
     return "\n".join([

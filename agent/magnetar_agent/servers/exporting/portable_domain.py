@@ -26,16 +26,17 @@ OF_PLACE = ("source", "auth", "encryption", "backingStore", "mirror", "shareable
 
 @dataclass(frozen=True)
 class PortableFiles:
-    """The files of an export that the definition names. *disks*: path and format by device name, such as vda. *others*:
-    path by element of ``os``: nvram, kernel, initrd."""
+    """The exported files of a server that are named in the exported domain XML. *disks*: ``{device name, such as vda:
+    (path, format)}``. *others*: ``{element of os in the XML (nvram, kernel or initrd): path}``."""
 
     disks: Mapping[str, tuple[Path, str]]
     others: Mapping[str, Path]
 
 
 def make_portable(xml: str, name: str, files: PortableFiles) -> tuple[str, list[str]]:
-    """Return the domain XML *xml* as a definition for another host, and notes about what differs there. *name*: the new
-    name of the domain. Raises ``Conflict`` if the definition lacks a disk of *files*."""
+    """Return the domain XML *xml*, changed so that libvirt on another host can define it, and notes (sentences for the
+    user) about the differences. *name*: the new name of the domain. *files*: the exported files, whose paths are set in
+    the XML. Raises ``Conflict`` if *xml* lacks a disk of *files*."""
     root = ET.fromstring(xml)  # noqa: S314  (libvirt has written it)
     notes: list[str] = []
     for element in root.findall("name"):
@@ -76,7 +77,8 @@ def _drop(parent: ET.Element, path: str) -> bool:
 
 
 def _use_files(root: ET.Element, files: PortableFiles) -> Iterator[str]:
-    """Replace the paths of firmware, kernel and ramdisk. libvirt of the other host chooses the firmware's program."""
+    """Set the paths of UEFI variables, kernel and ramdisk in *root*, a domain's XML, to those in *files*. The path of
+    the UEFI program is removed, because libvirt on the other host chooses it. Yield notes for the user."""
     os = root.find("os")
     if os is None:
         return
@@ -99,7 +101,8 @@ def _use_files(root: ET.Element, files: PortableFiles) -> Iterator[str]:
 
 
 def _leave_placement(root: ET.Element) -> Iterator[str]:
-    """Remove the CPUs and the memory of this host that the guest was placed on."""
+    """Remove the settings that refer to this host's CPUs and memory (CPU pinning, NUMA tuning, huge pages) from *root*,
+    a domain's XML. Yield a note for the user if there were any."""
     removed_paths = [path for path in PLACEMENT if _drop(root, path)]
     vcpu = root.find("vcpu")
     if vcpu is not None and vcpu.attrib.pop("cpuset", None) is not None:
@@ -113,7 +116,9 @@ def _leave_placement(root: ET.Element) -> Iterator[str]:
 
 
 def _use_disks(devices: ET.Element, files: PortableFiles) -> Iterator[str]:
-    """Replace the disks by those of the export. Raises ``Conflict`` if the domain lacks one of them."""
+    """Set the sources of the disks in *devices*, the element of a domain's XML, to the exported copies in *files*;
+    disks that are not in *files* are removed. Yield notes for the user. Raises ``Conflict`` if *devices* lacks a disk
+    of *files*."""
     devices_in_use = set()
     for disk in devices.findall("disk"):
         target = disk.find("target")
@@ -145,7 +150,8 @@ def _place_disk(disk: ET.Element, path: Path, format: str) -> None:
 
 
 def _leave_devices(devices: ET.Element) -> Iterator[str]:
-    """Remove devices, programs and files of this host."""
+    """Remove the parts that belong to this host from *devices*, the element of a domain's XML: host devices, shares,
+    persistent memory, QEMU's path and log files. Yield notes for the user."""
     _drop(devices, "emulator")
     for log in ("serial/log", "console/log", "interface/target", "channel/source"):
         _drop(devices, log)
@@ -160,7 +166,7 @@ def _leave_devices(devices: ET.Element) -> Iterator[str]:
 
 
 def _named(element: ET.Element) -> str:
-    """Return the name of a share, host device or memory device for a note."""
+    """Return the name of *element* (a share, host device or memory device in a domain's XML) for a note to the user."""
     target, address = element.find("target"), element.find("source/address")
     if target is not None and target.get("dir"):
         return target.get("dir", "")

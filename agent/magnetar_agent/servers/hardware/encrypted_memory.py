@@ -56,8 +56,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     """Raise ``Conflict`` if *want* requests encrypted memory for the server *id* and the host has no free encryption
-    key. Servers that are off also use keys. The caller must hold the lock ``CHOICES``, which allows one choice at a
-    time on the host, until the document is written."""
+    key. Servers that are off also use keys. The caller must hold the lock ``CHOICES``, which allows the agent to
+    reserve resources for only a single server at a time, until the server's JSON document is written."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]

@@ -94,8 +94,8 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                                                                          str]:
     """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
     *want* requests no vGPU. The parent of *current_device* is preferred, then a parent on one of the server's NUMA
-    cells. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document
-    is written. Raises ``Conflict`` if no vGPU is free."""
+    cells. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is
+    stored in the server's JSON document. Raises ``Conflict`` if no vGPU is free."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -132,8 +132,8 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
     """Replace the vGPU in *want* by a free one of this host, for the server *id* that migrates to it. The caller must
-    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
-    ``Conflict`` if none is free."""
+    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the server's
+    JSON document. Raises ``Conflict`` if none is free."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):

@@ -220,7 +220,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
     """Return the PCI devices for the server *id* with the desired fields *want* as ``{address: alias or MAC of the
     NIC}``. *current_devices*, in the same form, are preferred, then free devices near the server's NUMA cells. *fixed*:
     never replace a current device, because the guest may be using it. The caller must hold the lock ``CHOICES``, which
-    allows one choice at a time on the host, until the document is written. Raises ``Conflict`` if too few are free."""
+    allows one choice at a time on the host, until the choice is stored in the server's JSON document. Raises
+    ``Conflict`` if too few are free."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(current_devices or ()))
@@ -254,8 +255,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str],
                      current_devices: Mapping[str, str]) -> list[list[str]]:
     """Return *units*, reduced so that each request keeps the PCI devices that it has in *current_devices* (``{address:
-    alias or MAC}``): a kept device becomes the only candidate of its unit and is removed from all other units. *units*:
-    for each requested device, the addresses of suitable devices. *of*: for each requested device, its alias or MAC."""
+    alias or MAC}``): a kept device becomes the only candidate for its request and is removed from the candidates for
+    all other requested devices. *units*: for each requested device, the addresses of the candidates (suitable devices).
+    *of*: for each requested device, its alias or MAC."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if current_devices.get(address) == holder])
@@ -317,8 +319,8 @@ def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
     """Replace the PCI devices in *want* by free ones of this host, for the server *id* that migrates to it. The caller
-    must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
-    ``Conflict`` if too few are free."""
+    must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the
+    server's JSON document. Raises ``Conflict`` if too few are free."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):

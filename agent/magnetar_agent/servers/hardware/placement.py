@@ -157,7 +157,7 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
     """Choose CPUs, memory and pages on NUMA cells for the server *id* with the desired fields *want*, and return them.
     *cell_weights*: result of ``pci.preferred_device_cells``. *page*: placement of the running guest, whose page size is
     used again. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the
-    document is written. Raises ``Conflict`` if the host has no room."""
+    choice is stored in the server's JSON document. Raises ``Conflict`` if the host has no room."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -203,8 +203,8 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
                             cell_weights: Mapping[int, int]) -> None:
     """Replace the placement in *want* by one on this host, for the server *id* that migrates to it. *live*: whether it
     is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. The caller must
-    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the document is written. Raises
-    ``Conflict`` if the host has no room."""
+    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the server's
+    JSON document. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, cell_weights, had if live else None)

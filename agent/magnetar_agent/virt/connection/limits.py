@@ -72,7 +72,7 @@ class LibvirtLimits:
     @property
     def guests(self) -> int:
         """Return the maximum number of concurrent calls to guests, including hanging ones. The other worker threads
-        serve the other lanes."""
+        serve the other lanes (classes of calls, see ``Lane``)."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:

@@ -32,8 +32,8 @@ _RUN = Path("/run/libvirt/qemu")
 
 class MonitorState(NamedTuple):
     """The state of a QEMU's monitor. *seconds*: how long a command has been without a response. *in_job*: the command
-    belongs to a job, for which libvirt does not report the seconds. *cpu*: CPU seconds used by QEMU; ``None`` if
-    unknown."""
+    belongs to a libvirt job such as a migration, for which libvirt does not report the seconds. *cpu*: CPU seconds used
+    by QEMU; ``None`` if unknown."""
 
     seconds: float = 0.0
     in_job: bool = False

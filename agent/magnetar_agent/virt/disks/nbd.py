@@ -130,7 +130,8 @@ class _NbdServer(threading.Thread):
                                   f"{self._said or 'it does not listen'}. It is tried again; see who else uses it.")
 
     def end(self) -> None:
-        """Stop qemu-nbd and wait until it has closed the disk. Remove its socket and overlay."""
+        """Stop qemu-nbd and wait until it has closed the disk. Remove its socket and, if it served a temporary overlay
+        instead of the disk itself, the overlay."""
         self._ended.set()
         process = self._process
         if process and process.poll() is None:

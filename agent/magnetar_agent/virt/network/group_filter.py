@@ -198,8 +198,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
     ports with the address of this end are checked if one of them has a tap in *taps*. The connection is forbidden if
     none of these ports permits it.
 
-    If no port has the address of either end, the ports that may send from a network containing one of the two addresses
-    are checked together instead."""
+    If no port has the address of either end, the ports with an allowed address pair in CIDR form that contains one of
+    the two addresses are checked together instead."""
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
@@ -224,8 +224,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
 
 
 def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
-    """Return ``{address: ports with this address}``, and a function that returns, for an address, the ports that may
-    send from a network containing it."""
+    """Return ``{address: ports with this address}``, and a function that returns, for an address, the ports with an
+    allowed address pair in CIDR form that contains the address."""
     owners: dict[str, list[Port]] = {}
     wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # (version, host bits) to network number to ports
     for port in ports:
