@@ -87,8 +87,8 @@ class ActionModule(ActionBase):
                     task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
-        """Return the reason why a keyword of the task (``async`` or ``environment``) prevents direct execution;
-        ``None`` if none does.
+        """Return the reason why a keyword of the task (``async`` or ``environment``) prevents direct execution (in
+        Ansible's own process); ``None`` if none does.
         """
         if self._task.async_val:
             return "the task is asynchronous"
@@ -129,7 +129,9 @@ class ActionModule(ActionBase):
 
 
 class _CheckedTask:
-    """The arguments of a task, validated as ``AnsibleModule`` validates them."""
+    """A call of *module* (a ``Module``) with the *arguments* of a task, which are validated as ``AnsibleModule``
+    validates them.
+    """
 
     def __init__(self, module, arguments):
         self._module = module
@@ -201,8 +203,8 @@ def _user():
 
 
 def _mode(task_vars):
-    """Return the mode of direct execution (auto, always or never) from the variable ``magnetar_direct``, the
-    environment variable ``MAGNETAR_DIRECT``, or ansible.cfg.
+    """Return whether modules run directly, in Ansible's own process (auto, always or never), from the variable
+    ``magnetar_direct``, the environment variable ``MAGNETAR_DIRECT``, or ansible.cfg.
     """
     mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
     if str(mode).lower() in DIRECT:

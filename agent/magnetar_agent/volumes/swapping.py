@@ -124,7 +124,8 @@ def swap_volume(task: Task) -> None:
 
 
 def abandon_swap(task: Task) -> None:
-    """Abort the swap: the guest keeps the old volume. Raises ``NotRemovable`` if the guest uses the new volume already.
+    """Abort the swap, the replacement of an attached volume by the volume of the task's document (an attachment): the
+    guest keeps the old volume. Raises ``NotRemovable`` if the guest uses the new volume already.
     """
     if attaching.is_swapped(task.host, task.document):
         raise NotRemovable("The guest is on the new volume already. Repeat the call that swaps it, then detach that "
@@ -146,8 +147,9 @@ def _old_id(document: Document) -> str:
 
 
 def _hold_all(locks: ExitStack, task: Task) -> tuple[Document, Document]:
-    """Lock everything that a swap changes, until *locks* is closed. Return the documents (stored states) of the server
-    and of the old attachment. Raises ``Conflict`` if either is missing or being deleted, or if the server is migrating.
+    """Lock everything that the replacement of an attached volume changes, until *locks* is closed. Return the documents
+    (stored states) of the server and of the old attachment. Raises ``Conflict`` if either is missing or being deleted,
+    or if the server is migrating.
     """
     host, want = task.host, task.document.want
     locks.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))

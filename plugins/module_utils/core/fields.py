@@ -235,7 +235,8 @@ class Kind:
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
         """Raise ``InvalidField`` if *document* lacks a field that a new resource requires; null counts as missing. No
-        values are validated except ``name``, which may come from the key in the request.
+        values are validated except ``name``, which may come from the request's key (the resource's name or uuid in the
+        URL or batch item).
         """
         create_fields = cls._by_operation[CREATE]
         for name, field in create_fields.items():

@@ -10,8 +10,8 @@ MASK = "(hidden)"
 
 
 class Step:
-    """A step of a plan. *verb*: the name of the operation that a driver performs. *args*: its arguments. *text*: a
-    description for users.
+    """A step of a plan. *verb*: the name of the step's operation, such as ``define`` (of the libvirt domain) or
+    ``start``. *args*: the operation's arguments. *text*: a description for users.
     """
 
     __slots__ = ("args", "text", "verb")
@@ -60,7 +60,8 @@ class Result:
     """The outcome of a request to create, change or remove a resource: ``changed``, the ``steps``, the differences
     ``diff``, and the ``resource`` after the steps (in a dry run: as it would be).
 
-    ``revision``: in a dry run, the revision of the resource before the steps; otherwise ``None``.
+    ``revision``: in a dry run, the revision (a digest of the fields) of the resource before the steps; otherwise
+    ``None``.
     """
 
     __slots__ = ("diff", "resource", "revision", "steps", "warnings")

@@ -100,8 +100,8 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
     """Return the server actions that change the power state from *have* to *want*, as pairs of action key (such as
-    os-stop) and agent verb (such as stop). Both power states are from ``WANTED``; for a server of a cloud, also
-    ``SHELVED``.
+    os-stop) and the name of the agent's operation (such as stop). Both power states are from ``WANTED``, the power
+    states that a user can request; for a server of a cloud, also ``SHELVED``.
     """
     if have == want:
         return ()
@@ -115,8 +115,8 @@ def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
 
 
 def verbs_between(have: str, want: str) -> tuple[str, ...]:
-    """Return the agent's verbs (such as stop) that change the power state from *have* to *want*. Both power states must
-    be in ``WANTED``.
+    """Return the names of the agent's operations (such as stop) that change the power state from *have* to *want*. Both
+    power states must be in ``WANTED``, the power states that a user can request.
     """
     if (have, want) in DIRECT:
         return (DIRECT[have, want],)
@@ -136,7 +136,7 @@ def power_of_number(number: int) -> str:
 def desired_power(vm_state: str, number: int) -> str:
     """Return the power state that a server with this *vm_state* should have: ``SHELVED`` for a shelved server. If the
     *vm_state* permits every power state, return the one with Nova's *number*, the present power state. Return ``OFF``
-    instead of a power state that is not one of ``WANTED``.
+    instead of a power state that is not in ``WANTED``, the power states that a user can request.
     """
     if vm_state in (SHELVED, OFFLOADED):
         return SHELVED

@@ -37,7 +37,8 @@ def is_uuid_key(text: str) -> bool:
 
 def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
     """Validate *want*, the requested fields of a resource, and return them in normal form, with the name or id from
-    *key*. Raises ``InvalidField`` for invalid fields, and if *want* and *key* name different resources.
+    *key*, which is the resource's name or uuid in the request. Raises ``InvalidField`` for invalid fields, and if
+    *want* and *key* name different resources.
     """
     requested: Document = kind.check(dict(want), partial=True)
     field = "id" if is_uuid_key(key) else "name"
@@ -79,8 +80,8 @@ def revision_of(kind: type[Kind], document: Optional[Mapping[str, Any]]) -> str:
 
 
 def check_revision(kind: type[Kind], name: str, permissions: Mapping[str, Any], revision: str) -> None:
-    """Raise ``ChangedSince`` if *permissions* require a revision of the resource *name* that differs from *revision*,
-    the current one. Call it before a change, while the resource is locked.
+    """Raise ``ChangedSince`` if *permissions* require a revision (a digest of the fields) of the resource *name* that
+    differs from *revision*, the current revision. Call it before a change, while the resource is locked.
     """
     planned = permissions.get("revision")
     if planned is None or planned == revision:
@@ -214,8 +215,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the caller's permissions as a mapping for the planner (``plan_server``); empty if nothing is
-        permitted. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions as a mapping for ``plan_server``; empty if nothing is permitted. *rebuild*:
+        whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
@@ -234,9 +235,9 @@ class Change:
                 want[name] = old[name]
 
     def check_revision(self, name: str, before: Optional[Document], steps: Sequence[Step]) -> None:
-        """Store the revision of the resource *name* before the *steps*. Raise ``ChangedSince`` if the caller requires
-        another revision. Without *steps*, do nothing. *before*: the fields of the resource; ``None`` if it does not
-        exist.
+        """Store the revision of the resource *name* (see ``revision_of``) before the *steps*. Raise ``ChangedSince`` if
+        the caller requires another revision. Without *steps*, do nothing. *before*: the fields of the resource;
+        ``None`` if it does not exist.
         """
         if steps:
             self.revision = revision_of(self.kind, before)
@@ -277,7 +278,8 @@ def warn_caller(text: str) -> None:
 
 def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
     """Raise *error*, because a field names the resource *name* of the type *noun*, which does not exist. In a dry run,
-    only add a warning, since an earlier task may create the resource; the caller then continues with a placeholder.
+    only add a warning, since an earlier task of the playbook may create the resource; the caller then continues with a
+    placeholder.
     """
     mode = _mode.get()
     if mode is None or not mode[0]:
@@ -287,7 +289,7 @@ def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
 
 def assumed_warning(noun: str, name: str) -> str:
     """Return a warning for a dry run: the resource *name* of the type *noun* is assumed to exist, because an earlier
-    task may create it.
+    task of the playbook may create it.
     """
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 

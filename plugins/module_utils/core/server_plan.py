@@ -45,7 +45,9 @@ NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (),
 
 
 def server_step(verb: str, **args: Any) -> Step:
-    """Return the step with this *verb* (a key of ``TEXT``) and its text for users. *args*: arguments of the verb."""
+    """Return the step with the operation *verb* (a key of ``TEXT``, such as ``start``) and its text for users. *args*:
+    arguments of the verb.
+    """
     return Step(verb, TEXT[verb], **args)
 
 
@@ -60,8 +62,8 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
     * ``todo``: files to create. ``lost``: files that were created, but are missing now. ``gone``: the server's image,
       if it no longer exists.
     * ``root_bytes``: the size of the root disk. ``sizes``: the bytes of the other local disks, by file name.
-    * ``rescue``: the rescue whose disk exists. ``rescued``: the domain boots from that disk. ``rescue_drive``: the
-      config drive of the rescue must be written. ``rescue_left``: files of an ended rescue remain.
+    * ``rescue``: the image, device and bus of the existing rescue disk. ``rescued``: the domain boots from that disk.
+      ``rescue_drive``: the config drive of the rescue must be written. ``rescue_left``: an ended rescue has left files.
     * ``volumes_made``: the server's new volumes are created. ``attached``: the server has volumes. ``volume_away``: its
       root volume is on another host.
     * ``reserved``: its DHCP reservations, ``[[mac, network, address], ...]``. ``told``: the DHCP server may still have
@@ -131,8 +133,8 @@ def _change_verbs(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs of the steps that create disks and volumes while the server is off. *want*, *have*: as in
-    ``plan_server``. *sizes*: the verbs of ``_resizing``.
+    """Yield the verbs (names of operations, keys of ``TEXT``) of the steps that create disks and volumes while the
+    server is off. *want*, *have*: as in ``plan_server``. *sizes*: the verbs of ``_resizing``.
     """
     rebuild = have.get("rebuild")
     if rebuild:
@@ -198,8 +200,9 @@ def _shape(flavor: Document, files: Iterable[str]) -> Document:
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs of the steps that power the server off, because the fields *names* change. Raises ``Conflict``
-    for a server that is on, unless the request turns it off, rebuilds it, allows a reboot, or begins or ends a rescue.
+    """Yield the verbs (names of operations, keys of ``TEXT``) of the steps that power the server off, because the
+    fields *names* change. Raises ``Conflict`` for a server that is on, unless the request turns it off, rebuilds it,
+    allows a reboot, or begins or ends a rescue.
     """
     power = have["power"]
     if have.get("rebuild"):

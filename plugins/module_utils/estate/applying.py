@@ -21,8 +21,8 @@ DEPENDING = frozenset((InvalidField.code, NotFound.code, InUse.code, Conflict.co
 
 class ItemRun:
     """The state of one item of a plan (a change of one resource) while the plan is applied. ``revision``: the revision
-    that the resource must still have when the item is applied. ``status``: ``PENDING``, ``APPLIED``, ``UNCHANGED``,
-    ``FAILED`` or ``NOT_BEGUN``. ``message``: the reason of a failure.
+    (a digest of the fields) that the resource must still have when the item is applied. ``status``: ``PENDING``,
+    ``APPLIED``, ``UNCHANGED``, ``FAILED`` or ``NOT_BEGUN``. ``message``: the reason of a failure.
     """
 
     def __init__(self, item):
@@ -87,8 +87,8 @@ def _at_places(works, parameters, function):
 
 
 def _groups(works):
-    """Split *works* into groups that one batch request can process: successive items with the same resource type that
-    are all removals, or all creations and changes. Return a list of (resource type, items).
+    """Split *works* (a list of ``ItemRun``) into groups that one batch request can process: successive items with the
+    same resource type that are all removals, or all creations and changes. Return a list of (resource type, items).
     """
     groups = []
     for work in works:
@@ -131,9 +131,9 @@ def _check_answer(place, work, answer):
 
 
 def _recheck(place, work):
-    """Repeat the dry run of *work* without its required revision, because the resource has changed since the plan.
-    Return the answer if all these changes are a part of the plan, made by an interrupted run. Otherwise mark *work* as
-    failed, with the changed fields, and return ``None``.
+    """Repeat the dry run of *work* (an ``ItemRun``) without its required revision, because the resource has changed
+    since the plan. Return the answer if all these changes are a part of the plan, made by an interrupted run. Otherwise
+    mark *work* as failed, with the changed fields, and return ``None``.
     """
     item = work.item
     request = dict(item["permissions"], key=item["key"], want=item["want"])

@@ -15,7 +15,9 @@ NONE = "none"
 
 
 def _pools(params):
-    """Replace allocation_pool_start and allocation_pool_end by allocation_pools."""
+    """In the module parameters *params*, replace the options allocation_pool_start and allocation_pool_end of
+    openstack.cloud by the option allocation_pools.
+    """
     ends = {"start": params.pop("allocation_pool_start", None), "end": params.pop("allocation_pool_end", None)}
     for end, value in ends.items():
         if value is None:
@@ -33,7 +35,7 @@ def _no_gateway(params):
 
 
 def _version(params):
-    """Check that ip_version is the IP version of cidr."""
+    """Raise ``InvalidField`` unless ip_version in the module parameters *params* is the IP version of cidr."""
     cidr = params.get("cidr")
     if params["ip_version"] not in (4, 6):
         raise InvalidField("ip_version", "must be 4 or 6", params["ip_version"])
@@ -42,7 +44,9 @@ def _version(params):
 
 
 def _gateway(params):
-    """Replace external_gateway_info by external_network and enable_snat."""
+    """In the module parameters *params*, replace the option external_gateway_info of openstack.cloud by
+    external_network and enable_snat.
+    """
     for name, value in params["external_gateway_info"].items():
         target = {"network": "external_network"}.get(name, name)
         if value is None:
@@ -53,7 +57,9 @@ def _gateway(params):
 
 
 def _rules(value, _params):
-    """Return security_group_rules in the form of rules. Old playbooks write the port -1 for any port."""
+    """Return *value*, the option security_group_rules of openstack.cloud, in the form of this collection's option
+    rules. Old playbooks write the port -1 for any port.
+    """
     ports = ("port_range_min", "port_range_max")
     return [{"ethertype" if name == "ether_type" else name: None if name in ports and part == -1 else part
              for name, part in rule.items() if part is not None} for rule in value]

@@ -18,7 +18,7 @@ def _bootable(params):
 
 
 def _public(params):
-    """Replace is_public by visibility."""
+    """In the module parameters *params*, replace the option is_public of openstack.cloud by visibility."""
     if params.get("visibility") is None:
         params["visibility"] = "public" if params["is_public"] else "private"
 

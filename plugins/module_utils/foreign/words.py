@@ -24,8 +24,8 @@ class ForeignOption(Option):
 
 
 class RefusedOption(ForeignOption):
-    """An option that is refused with *reason*, what to do in its place. *harmless*: values that are accepted, because
-    they ask for nothing.
+    """An option of openstack.cloud that is refused. *reason*: the end of the error message, which says why, or how to
+    get the same effect. *harmless*: values that are accepted, because they request nothing.
     """
 
     def __init__(self, reason, value=None, harmless=(), aliases=()):
@@ -40,15 +40,15 @@ class RefusedOption(ForeignOption):
 
 
 class IgnoredOption(ForeignOption):
-    """An option without a counterpart, whose values make no difference here."""
+    """An option of openstack.cloud that has no counterpart in this collection, and no effect."""
 
     def translate(self, params):
         pass
 
 
 class RenamedOption(ForeignOption):
-    """An option that is the option *target* here. *convert*: a function of its value that returns the value of
-    *target*.
+    """An option of openstack.cloud that has the name *target* in this collection. *convert*: a function that returns
+    the value of *target*; its parameters are the option's value and the module parameters.
     """
 
     def __init__(self, value, target, doc="", convert=None, aliases=()):
@@ -63,7 +63,9 @@ class RenamedOption(ForeignOption):
 
 
 class ConvertedOption(ForeignOption):
-    """An option that *convert*, a function of the module parameters, replaces by others. It changes the parameters."""
+    """An option of openstack.cloud that *convert* replaces by options of this collection. *convert*: a function that
+    changes the module parameters, its only argument.
+    """
 
     def __init__(self, value, doc, convert, aliases=()):
         super().__init__(value, doc, aliases)
@@ -74,7 +76,10 @@ class ConvertedOption(ForeignOption):
 
 
 class FilterOption(ForeignOption):
-    """An option of an info module that is a filter of the field *field* here."""
+    """An option of an info module of openstack.cloud that is an item of the option ``filters`` in this collection.
+    *field*: the filtered field, by default named like the option. *convert*: a function that returns the filter's
+    value.
+    """
 
     def __init__(self, value, field=None, convert=None, aliases=()):
         super().__init__(value, "The filter%s of O(filters)." % (" C(%s)" % field if field else ""), aliases)

@@ -28,12 +28,13 @@ class AdoptModule(ResourceModule):
         self.name = "adopt"
 
     def key(self, params):
-        """Return the key of the domain; with the option ``host``, ``HOST:DOMAIN``, which only a cloud has."""
+        """Return the key of the libvirt domain: its name or uuid, or ``HOST:DOMAIN`` if the option ``host`` is set,
+        which is for clouds only."""
         key = key_from_params(params)
         return "%s:%s" % (params["host"], key) if params.get("host") else key
 
     def want(self, params):
-        """Return the desired fields; ``host`` is a part of the key."""
+        """Return the desired fields of the resource, without ``host``, which is a part of the key."""
         want = super().want(params)
         want.pop("host", None)
         if params.get("host"):

@@ -18,8 +18,8 @@ NAMELESS = ("nat_destination", "purge", "reuse")
 
 
 class FloatingIpModule(ResourceModule):
-    """The module floating_ip. With O(name) or O(id) it manages that floating IP; without, it does what
-    openstack.cloud.floating_ip does.
+    """The module floating_ip. With O(name) or O(id) it manages that floating IP; otherwise it finds the floating IP by
+    its address, server or network, as openstack.cloud.floating_ip does.
     """
 
     kind = FloatingIp
@@ -49,8 +49,8 @@ class FloatingIpModule(ResourceModule):
         return super().execute(dict(params, **search.target()), check_mode, diff_mode, client)
 
     def _release(self, search, params, check_mode, diff_mode, client):
-        """Take the floating IPs that *search* finds from their ports; remove them with ``purge``. Return the module
-        result, of the last one if there are several.
+        """Dissociate the floating IPs that *search* (a ``_Search``) finds from their ports, or remove them if the
+        option ``purge`` is set. Return the module result; of several floating IPs, it shows the last.
         """
         result = {"changed": False, NOUN: None, "actions": [], "changes": {}}
         for floating_ip in search.matching():
@@ -66,7 +66,9 @@ class FloatingIpModule(ResourceModule):
 
 
 class _Search:
-    """The search for the floating IPs that the module parameters *params* mean, without a name."""
+    """The search for the floating IPs that a task without name and id means: by address, server and network in the
+    module parameters *params*. *check_mode*: missing resources are no error.
+    """
 
     def __init__(self, client, params, check_mode):
         self.client, self.params = client, params
@@ -86,8 +88,10 @@ class _Search:
             self.client, noun, REFERENCE.check(key, option), option, assumed or self.params["state"] == ABSENT)
 
     def _port(self):
-        """Return the port that the floating IP leads to, if the network of the port, or an address without a server,
-        determines it; otherwise ``None``.
+        """Return the port in the network ``nat_destination`` that the floating IP must lead to: a port of the server,
+        if given, and with ``fixed_ip_address``, if given. Return ``None`` if ``nat_destination`` is not set. Raises
+        ``InvalidField`` if no port or several ports match; with state absent, returns ``None`` or the first port
+        instead.
         """
         address = self.params["fixed_ip_address"]
         if self.inside is None:
@@ -103,7 +107,7 @@ class _Search:
                            self.params["nat_destination"])
 
     def matching(self):
-        """Return the existing floating IPs that the module parameters mean."""
+        """Return the existing floating IPs that match the module parameters."""
         if self.assumed:
             return []
         address = self.params["fixed_ip_address"]
@@ -117,12 +121,14 @@ class _Search:
                 and (not address or self._freely_named() or floating_ip["fixed_ip_address"] == address)]
 
     def _freely_named(self):
-        """Return whether the address alone identifies the floating IP, so that its server may change."""
+        """Return whether the option ``floating_ip_address`` alone identifies the floating IP. Its present server and
+        port may then differ from those of the task, because the task will change them.
+        """
         return self.address is not None and self.params["state"] != ABSENT
 
     def target(self):
-        """Return the module parameters that identify the floating IP by id, or by the name of a new one, and say what
-        it leads to.
+        """Return the module parameters for the floating IP: its id, or the name and network for a new floating IP, and
+        the server or port that it is to lead to.
         """
         leads_to = {"server": None if self.port or not self.server else self.server["id"],
                     "port": self.port["id"] if self.port else self.params["port"]}

@@ -16,8 +16,8 @@ INTERFACE = ("net", "subnet", "portip")
 
 
 class NetworkModule(ResourceModule):
-    """The module network. A new network of a cloud without mode and addresses is one of OVN, whose subnets are
-    resources of their own.
+    """The module network. If the task sets no mode, CIDR or bridge, a new network of a cloud gets the mode ovn; its
+    subnets are separate resources.
     """
 
     kind = Network
@@ -30,7 +30,7 @@ class NetworkModule(ResourceModule):
 
 
 class RouterModule(ResourceModule):
-    """The module router. Its interfaces are subnets, or mappings as in openstack.cloud.router."""
+    """The module router. Items of its option ``interfaces`` are subnets, or mappings as in openstack.cloud.router."""
 
     kind = NetworkRouter
     replaced = ("interfaces",)
@@ -59,8 +59,8 @@ def _exists(client, key):
 
 
 def _subnet(client, item, where, check_mode):
-    """Return the subnet, by name or uuid, that *item* of interfaces means. Raises ``InvalidField`` for *where*, the
-    item in errors.
+    """Return the name or uuid of the subnet in *item*, an item of the option ``interfaces``. *where*: the name of the
+    item in errors, such as ``interfaces[0]``. Raises ``InvalidField``.
     """
     if not isinstance(item, dict):
         return item

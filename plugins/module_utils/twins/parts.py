@@ -12,7 +12,9 @@ from .addresses import known_resource
 
 
 class PartModule(Module):
-    """The base class of modules that add to a field of the resource *noun*, or remove from it."""
+    """The base class of modules that add items to a list or mapping field of an existing resource of the type *noun*,
+    or remove items from it.
+    """
 
     noun = ""
 
@@ -29,11 +31,13 @@ class PartModule(Module):
         return results.module_result(self.noun, resource["name"], answer, diff_mode)
 
     def identified(self, params):
-        """Return the option that names the resource, and its value in *params*."""
+        """Return the module option that contains the resource's name or uuid, and its value in *params*."""
         raise NotImplementedError
 
     def part(self, client, params, resource):
-        """Return the field to change, and its value: what is added to it, or for O(state=absent) what remains."""
+        """Return the name of the field to change, and a value: the items to add or, for O(state=absent), the remaining
+        items. *resource*: the present fields.
+        """
         raise NotImplementedError
 
 

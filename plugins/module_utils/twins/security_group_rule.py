@@ -152,8 +152,8 @@ def shown_rule(rule, group):
 
 def _result(group, wanted, matching, answer, diff_mode):
     """Return the module result. *group*: the security group before the task. *wanted*: the rule that it will have;
-    ``None``: the rule was removed. *matching*: its rules that are the same. *answer*: the answer of ``Client.ensure``;
-    only ``changed``, or nothing, if there was no request.
+    ``None``: the rule was removed. *matching*: the rules of *group* that equal the task's rule. *answer*: the answer of
+    ``Client.ensure``; without a request, ``{"changed": …}`` or an empty mapping.
     """
     if answer.get("operation"):
         return results.module_result("security_group", "", answer, diff_mode)

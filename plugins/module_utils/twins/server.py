@@ -67,7 +67,9 @@ class CloudServerModule(ServerModule):
             raise InvalidField("flavor_include", "goes with flavor_ram")
 
     def _give_addresses(self, client, params, result, check_mode):
-        """Let the floating IPs that *params* name lead to the server, and add what changed to *result*."""
+        """Associate the floating IPs that *params* request with the server, and add the changes to *result*, the module
+        result.
+        """
         server = result["server"]
         new = check_mode and known_resource(client, "server", self.key(params), "name", True) is None
         floating_ips = [] if new else client.list(NOUN)
@@ -89,7 +91,9 @@ class CloudServerModule(ServerModule):
                                   if floating_ip["server"] == server["id"]]
 
     def _new_address(self, client, params, server, floating_ips, check_mode):
-        """Let a floating IP that no port has, or else a new one, lead to *server*. Return whether anything changed."""
+        """Associate a floating IP that no port has, or else a new floating IP, with *server*. Return whether anything
+        changed.
+        """
         pools = params["floating_ip_pools"]
         network = known_resource(client, "network", pools[0], "floating_ip_pools", False)["id"] if pools else \
             outside_network_of_server(client, server)
@@ -100,8 +104,8 @@ class CloudServerModule(ServerModule):
 
 
 def _check_addresses(client, params, check_mode):
-    """Raise an error, before the server is created, if *client* is connected to a single host, or if there is no
-    floating IP of ``floating_ips``.
+    """Raise an error, before the server is created, if *client* is connected to a single host, or if a floating IP in
+    the option ``floating_ips`` does not exist.
     """
     option = next((option for option in (*ADDRESSES, "delete_ips") if params[option]), None)
     if option is None:

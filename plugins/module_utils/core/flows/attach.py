@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volume: str, want: dict[str, Any],
                          confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
-    """Attach *volume* (name or uuid) of *volume_host* to *server* of *server_host*, through an export of the volume.
-    *want*: further fields of the resource ``volume_attachment``. *confirm*: called before each change; raises an error
-    if the change is no longer allowed. *waiting*: further arguments of ``Client.ensure``, such as timeout. Return the
-    answer of ``Client.ensure`` for the attachment, including the steps of the export. A dry run assumes that an earlier
-    task creates a missing server or volume.
+    """Attach *volume* (name or uuid) of *volume_host* to *server* of *server_host*, through an export (a permission to
+    use the volume from the other host). *want*: further fields of the resource ``volume_attachment``. *confirm*: called
+    before each change; raises an error if the change is no longer allowed. *waiting*: further arguments of
+    ``Client.ensure``, such as timeout. Return the answer of ``Client.ensure`` for the attachment, including the steps
+    of the export. A dry run assumes that an earlier task of the playbook creates a missing server or volume.
     """
     try:
         server_document, volume_document = _get_named(server_host, "server", server), _get_named(volume_host, "volume",

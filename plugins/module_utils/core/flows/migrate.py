@@ -30,8 +30,9 @@ COMING = ("becomes", "cards")
 
 
 class Side:
-    """A host that takes part in a migration or in a remote attachment. *client*: a client of its agent. *address*:
-    where the other host's agent reaches this agent; by default the host name in the client's endpoint.
+    """A host that takes part in a migration, or in the attachment of a volume to a server on another host. *client*: a
+    client of its agent. *address*: where the other host's agent reaches this agent; by default the host name in the
+    client's endpoint.
     """
 
     def __init__(self, client: Client, address: Optional[str] = None) -> None:
@@ -82,7 +83,7 @@ class Migrate:
     *request*: a mapping with ``type`` (auto, live or cold), options (``OPTIONS``), ``becomes`` (flavor and hardware
     after a resize; cold only) and ``cards`` (``{MAC: network card on the target}``, for NICs that are virtual
     functions). All keys are optional. *progress*, *timeout*: arguments of ``Client.ensure``. *id*: the uuid of the
-    migration on both hosts, new by default. A caller that stores the uuid can repeat the flow even if no agent has
+    migration on both hosts, new by default. A caller that stores the uuid can repeat ``steps`` even if no agent has
     recorded the migration yet.
     """
 

@@ -27,10 +27,10 @@ class Spec(NamedTuple):
 
     *name*, *value*: regular expressions for its name and for its valid values. *usual*: a regular expression for values
     that only request the default. *acts*: the parts of Magnetar that implement the spec (``AGENT``, ``API``,
-    ``SCHEDULER``). *lacks*: a text about the missing feature, if no part implements it. *row*: declares the field of
-    the server's ``hardware`` that the spec sets. *exists*: a function that validates one part of the spec's name, such
-    as the name of a trait: the group ``what`` of the expression *name*. *ignored*: Nova does not know the spec and
-    ignores it.
+    ``SCHEDULER``). *lacks*: a text about the missing feature, if no part implements it. *row*: the ``Row`` that
+    declares the field of the server's ``hardware`` that the spec sets. *exists*: a function that validates one part of
+    the spec's name, such as the name of a trait: the group ``what`` of the expression *name*. *ignored*: Nova does not
+    know the spec and ignores it.
     """
 
     name: str

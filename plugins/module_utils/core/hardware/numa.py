@@ -205,8 +205,8 @@ class NoFit(Exception):
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
-    """Place a server with these *needs* on the host's *cells*, each guest cell on a different host cell, and return the
-    placement. Raises ``NoFit``.
+    """Choose a host cell of *cells* for each guest cell of *needs*, all different, and return the placement: by guest
+    cell, its host cell, the host CPUs of its pinned virtual CPUs, its memory and page size. Raises ``NoFit``.
 
     Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
     those with the fewest (*pack*) or most free CPUs. For each network in *needs*, at least one of the chosen cells has
@@ -258,8 +258,8 @@ def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterato
 
 def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
     """Match each guest cell to a different host cell. Return the host cell index of each guest cell, or ``None`` if
-    that is impossible. *fits*: for each guest cell, its possible placements by host cell index. *near*: indexes of host
-    cells that must be used. Lower indexes are preferred.
+    that is impossible. *fits*: for each guest cell, a mapping whose keys are the indexes of the host cells that it fits
+    on. *near*: indexes of host cells that must be used. Lower indexes are preferred.
     """
     taken = _cover_near_cells(fits, near)
     if taken is None:
@@ -282,7 +282,8 @@ def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = 
 
 def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
     """Match each host cell in *near* to a different guest cell. Return ``{index of the host cell: index of the guest
-    cell}``, or ``None`` if that is impossible. *fits*: for each guest cell, its possible placements by host cell index.
+    cell}``, or ``None`` if that is impossible. *fits*: for each guest cell, a mapping whose keys are the indexes of the
+    host cells that it fits on.
     """
     taken: dict[int, int] = {}
 
@@ -300,8 +301,8 @@ def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[in
 
 
 def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) -> Placement:
-    """Return the placement of the NUMA cell *guest* on the NUMA cell *host*: CPUs, memory and page size. *emulator*:
-    whether QEMU's own threads get a dedicated CPU in this cell too. Raises ``NoFit``.
+    """Return the resources of the host's NUMA cell *host* that the guest's NUMA cell *guest* gets: CPUs, memory and
+    page size. *emulator*: whether QEMU's own threads get a dedicated CPU in this cell too. Raises ``NoFit``.
     """
     floating = len(guest.cpus) - len(guest.pinned)
     if floating > len(host.shared):
@@ -361,15 +362,17 @@ def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
 
 
 def held_cpus(placement: Mapping[str, Any]) -> frozenset[int]:
-    """Return the dedicated host CPUs that a server's *placement* uses: for pinned virtual CPUs, and for QEMU's own
-    threads.
+    """Return the dedicated host CPUs that a server's *placement* (the result of ``place_guest``) uses: for pinned
+    virtual CPUs, and for QEMU's own threads.
     """
     pinned = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
     return frozenset(pinned | ({placement["emulator"]} if "emulator" in placement else set()))
 
 
 def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return the host's *cells* with the CPUs and memory that are still free after these *placements*."""
+    """Return the host's *cells* with the CPUs and memory that these *placements* of servers (results of
+    ``place_guest``) leave free.
+    """
     cpus: set[int] = set()
     memory: dict[tuple[int, int], int] = {}
     for placement in placements:
@@ -384,8 +387,8 @@ def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str,
 
 
 def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], needs: Needs) -> str:
-    """Return the reason why a server with these *needs* cannot keep its *placement* on a host with these *cells*; "" if
-    it can. The caller counts the server's own CPUs and memory as free in *cells*.
+    """Return the reason why a server with these *needs* cannot keep its *placement* (the result of ``place_guest``) on
+    a host with these *cells*; "" if it can. The caller counts the server's own CPUs and memory as free in *cells*.
     """
     cells_by_id = {cell.id: cell for cell in cells}
     if [sorted(map(int, cell["pins"])) for cell in placement["cells"]] != [list(cell.pinned)

@@ -55,7 +55,8 @@ def cell_parents(cells: Iterable[int]) -> dict[int, str]:
 def cell_providers(cells: Iterable[HostCell],
                    placements_by_server: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
     """Return a resource provider (an item of the field ``providers`` of ``kinds.Host``) for each of a host's NUMA
-    *cells*. *placements_by_server*: by server uuid, its placements; a server that is being resized has two.
+    *cells*. *placements_by_server*: by server uuid, its placements (results of ``numa.place_guest``); a server that is
+    being resized has two.
     """
     allocations: dict[int, dict[str, dict[str, int]]] = {}
     for server, placements in sorted(placements_by_server.items()):
@@ -73,8 +74,8 @@ def _totals(cell: HostCell) -> dict[str, int]:
 
 
 def _amounts(placements: Iterable[Placement]) -> dict[int, dict[str, int]]:
-    """Return the amounts that one server's *placements* use, by NUMA cell and resource class. A CPU that is in two
-    placements (during a resize) counts once.
+    """Return the amounts that one server's *placements* (results of ``numa.place_guest``) use, by NUMA cell and
+    resource class. A CPU that is in two placements (during a resize) counts once.
     """
     cpus: dict[int, set[int]] = {}
     amounts_by_cell: dict[int, dict[str, int]] = {}

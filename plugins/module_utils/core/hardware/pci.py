@@ -188,8 +188,9 @@ def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def device_pools(host: Mapping[str, Any]) -> list[DevicePool]:
-    """Return the device pools that *host* (fields of ``kinds.Host``) reports in ``pci_pools`` and ``mdevs``. If there
-    is no ``pci_pools``, because the host's agent has an older release, make a pool of each alias in ``pci_devices``.
+    """Return the device pools (groups of interchangeable devices) that *host* (fields of ``kinds.Host``) reports in
+    ``pci_pools`` and ``mdevs``. If there is no ``pci_pools``, because the host's agent has an older release, make a
+    pool of each alias in ``pci_devices``.
     """
     parts = [DevicePool(_names(mdev), mdev["numa_node"], mdev["total"], mdev["free"], mdev.get("provider", ""),
                         VGPU_CLASS)
@@ -271,7 +272,7 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
 def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: Iterable[Mapping[str, int]],
                   affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
-    """Return whether a host's *pools* have enough devices for several servers.
+    """Return whether a host's *pools* (groups of interchangeable devices) have enough devices for several servers.
 
     *room*: for each pool, how many of its devices may be used. *requested*: for each server, the number of devices by
     alias. *affinity*: the NUMA affinity of the devices. *policies*: the affinity policy of each alias that has one.
@@ -293,11 +294,11 @@ Held = Tuple[str, Optional[int]]
 
 def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mapping[str, int]],
                         reported: Mapping[str, Mapping[str, int]]) -> dict[str, list[Held]]:
-    """Assign the devices that servers use to the host's *pools*. Return, by server, a list of (alias, index of the
-    pool); the index is ``None`` if no pool has a device left.
+    """Match the devices of each server to the host's *pools* (groups of interchangeable devices).
+    Return, by server, a list of (alias, index of the pool); the index is ``None`` if no pool has a device left.
 
-    *counted*: the number of claimed devices, by server and alias. *reported*: the number of devices that the host
-    reports, by server and resource provider. Claimed devices that the host does not report yet are assigned to the
+    *counted*: the number of allocated devices, by server and alias. *reported*: the number of devices that the host
+    reports, by server and resource provider. Allocated devices that the host does not report yet are assigned to the
     first pools with enough devices.
     """
     room = {at: pool.total for at, pool in enumerate(pools)}

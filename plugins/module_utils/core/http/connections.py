@@ -134,7 +134,7 @@ class Connections:
             end()
 
     def _forget(self, source: str) -> None:
-        """Remove the entries of *source*, an address without open connections."""
+        """Forget everything that is stored about *source*, an address without open connections."""
         self._logged.discard(source)
         self._unknown.pop(source, None)
 
