@@ -273,7 +273,7 @@ class AdminPasswords:
         self._settle(id, document.state[NOTE], why)
 
     def _noted(self, id: str) -> Document | None:
-        """Return the document of server *id* if it has a waiting password; otherwise ``None``."""
+        """Return the document of server *id* if a password waits to be set in its guest; otherwise ``None``."""
         document = self.host.documents.get("server", id)
         return None if document is None or document.deleting or NOTE not in document.state else document
 

@@ -39,9 +39,9 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer
     fits; its message explains the reason to administrators.
 
     *row*: the column values of the server, which need not be stored. *freed*, *freed_image*: flavor and image of an old
-    server that the new server replaces. The old server's resources and devices count as free on every host; NUMA cells
-    are not checked if the old server uses some. Hosts on which a build has failed before are not excluded, because only
-    conductors know of failed builds.
+    server that the new server replaces. Its host is not known here, so each host counts as if it had the old server's
+    resources and devices free. NUMA cells are not checked if the old server uses NUMA cells. Hosts on which a build has
+    failed before are not excluded, because only conductors know of failed builds.
     """
     cloud = caller.cloud
     spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row),

@@ -230,13 +230,13 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: Work, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish the build of a server on *host*: attach the volumes *remote_volumes*, save all device names, and start the
-    server if it was created powered off. Return the server as its agent reports it.
+    """Finish the build of a server on *host*: attach the volumes *remote_volumes* and save all device names. A server
+    with such volumes or with *ports_pending* was created powered off; give it the power state of *want* then. Return
+    the server as its agent reports it.
 
     *resource*: the created server as its agent reports it. *remote_volumes*: uuids of volumes that are stored on other
-    hosts. *ports_pending*: whether the server's ports were not ready when the server was created. In both cases, remote
-    volumes or pending ports, the server was created powered off. *want*: the server's fields for its start: ``power``
-    (the final power state) and the secret of its TPM.
+    hosts. *ports_pending*: whether the server's ports were not ready when the server was created. *want*: fields for
+    the server's start: ``power`` and the secret of its TPM.
     """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}

@@ -296,9 +296,9 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
     """Convert a requested NIC to the format of Nova's ``networks``: {port} or {uuid, fixed_ip}, each with the tag.
-    *at*: the index of *nic* in the request. *freed*: addresses and ports of a server that will be removed first. A port
-    or address in *freed* is omitted; in place of such a port, the result names the NIC's network. Raises
-    ``InvalidField`` if *nic* has a MAC address."""
+    *at*: the index of *nic* in the request. *freed*: addresses and ports of an old server that the request replaces.
+    They are still in use when the new server is checked, so they are left out; in place of such a port, the result
+    names the NIC's network. Raises ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:
