@@ -49,6 +49,8 @@ actions: {description: 'The steps that were done, in order; in check mode, the p
     type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value., returned: on success,
     type: dict, sample: {metadata.role: {old: null, new: web}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
 request_id: {description: Name of the request in the logs of the API., returned: when the API was asked for a change,
     type: str, sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
