@@ -89,7 +89,7 @@ def test_the_second_run_changes_nothing(folder: Path) -> None:
 
 def test_examples_of_the_twins(cloud: Cloud, folder: Path) -> None:
     """Each example of the modules for a single rule, key or user: in check mode, in truth and again."""
-    cloud.admin.boot("web1")
+    cloud.admin.boot("web1", networks="none")
     rule, metadata, member = map(examples, ("security_group_rule", "server_metadata", "group_assignment"))
     password = "bread-and-milk"
     play(folder, [{"security_group": {"name": "web", "rules": []}}, {"user": {"name": "ann", "password": password}},
