@@ -14,6 +14,7 @@ from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.http.client import Client
 from magnetar_core.http.endpoint import SOCKET
 from magnetar_core.kinds.host import ADOPTABLE, ADOPTED, Adoption
+from magnetar_core.plan import describe_outcome
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 NOUN = Adoption.noun
 
 
-def add_adopt_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of ``magnetar adopt`` to *command*, its argument parser."""
+def add_adopt_command(add_command: Any, commands: Any) -> None:
+    """Add the command ``adopt`` to the subparsers *commands*. *add_command*: the function ``_command`` of ``cli``,
+    which adds a subcommand."""
+    command = add_command(commands, "adopt", run_adopt_command, "List the libvirt domains of other programs, and adopt "
+                          "them as servers; nothing changes without --yes.",
+                          "magnetar adopt\n  magnetar adopt web1\n  magnetar adopt web1 --yes\n"
+                          "  magnetar adopt web1 --release --yes")
     command.add_argument("domain", nargs="*", help="name or uuid of a libvirt domain (default: list all)")
     command.add_argument("--all", action="store_true", dest="adopts_all", help="all domains that nothing hinders")
     command.add_argument("--yes", action="store_true", help="do it; without it, only say what would be done")
@@ -70,9 +76,7 @@ def _work_on_domain(client: Client, domain: str, options: argparse.Namespace) ->
         print(json.dumps(answer, indent=2))
         return 0
     resource = answer["resource"] or {"name": domain}
-    would = "" if options.yes else "would "
-    words = "; ".join(step["text"] for step in answer["steps"])
-    print(f"{resource['name']}: {would + words if answer['changed'] else 'no change'}")
+    print(describe_outcome(resource["name"], answer, not options.yes))
     return 0
 
 

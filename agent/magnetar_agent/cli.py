@@ -54,8 +54,8 @@ def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
         commands, "console", run_console, "Connect this terminal to the serial console of a server; Ctrl-] ends it.",
         "magnetar console web1\n  magnetar console --cloud mycloud web1\n"
         "  magnetar console \"$(openstack console url show --serial -f value -c url web1)\""))
-    _adopt(commands)
-    _export(commands)
+    adopt_command.add_adopt_command(_command, commands)
+    export_command.add_export_command(_command, commands)
     shell = _command(commands, "completion", functools.partial(run_completion, top),
                      "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
@@ -154,22 +154,6 @@ def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run_host_check(options: argparse.Namespace) -> int:
     """Run ``magnetar host check``, which asks the host's agent for missing features. Return the exit status."""
     return host_check.print_host_check(options.socket or SOCKET, options.need)
-
-
-def _adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _command(commands, "adopt", adopt_command.run_adopt_command, "List the libvirt domains of other "
-                       "programs, and adopt them as servers; nothing changes without --yes.",
-                       "magnetar adopt\n  magnetar adopt web1\n  magnetar adopt web1 --yes\n"
-                       "  magnetar adopt web1 --release --yes")
-    adopt_command.add_adopt_options(command)
-
-
-def _export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _command(commands, "export", export_command.run_export_command, "Write a stopped server to a folder, "
-                       "from which it runs without Magnetar.",
-                       "magnetar export web1\n  magnetar export web1 /srv/exports/web1 --check\n"
-                       "  magnetar export web1 /srv/exports/web1")
-    export_command.add_export_options(command)
 
 
 def _console(command: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.http.client import Client
 from magnetar_core.http.endpoint import SOCKET
 from magnetar_core.kinds import Server, ServerExport
+from magnetar_core.plan import describe_outcome
 
 if TYPE_CHECKING:
     import argparse
@@ -20,8 +21,13 @@ NOUN = ServerExport.noun
 TIMEOUT = 7 * 24 * 3600.0
 
 
-def add_export_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of ``magnetar export`` to *command*, its argument parser."""
+def add_export_command(add_command: Any, commands: Any) -> None:
+    """Add the command ``export`` to the subparsers *commands*. *add_command*: the function ``_command`` of ``cli``,
+    which adds a subcommand."""
+    command = add_command(commands, "export", run_export_command, "Write a stopped server to a folder, from which it "
+                          "runs without Magnetar.",
+                          "magnetar export web1\n  magnetar export web1 /srv/exports/web1 --check\n"
+                          "  magnetar export web1 /srv/exports/web1")
     command.add_argument("server", help="name or uuid of a stopped server")
     command.add_argument("folder", nargs="?", help="new or empty folder in one of the agent's export_paths (default: "
                          "one with the name of the export, in the first of them)")
@@ -43,9 +49,7 @@ def run_export_command(options: argparse.Namespace) -> int:
         print(json.dumps(answer, indent=2))
         return 0
     export = answer["resource"]
-    words = "; ".join(step["text"] for step in answer["steps"])
-    would = "would " if options.check else ""
-    print(f"{name}: {would + words if answer['changed'] else 'no change'}")
+    print(describe_outcome(name, answer, options.check))
     if not options.check:
         print(f"{export['folder']} has {len(export['files'])} files, {export['stored_bytes']} bytes; its README.txt "
               "says how to start the guest elsewhere.")

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField, MagnetarError
+from magnetar_core.plan import describe_outcome
 
 from .command_parts import open_operator, print_table
 
@@ -108,8 +109,6 @@ def _work_on_domain(caller: Caller, key: str, want: dict[str, Any], options: arg
         return 1
     if options.json:
         print(json.dumps(result.as_dict(), indent=2))
-        return 0
-    would = "" if options.yes else "would "
-    words = "; ".join(step.text for step in result.steps)
-    print(f"{key}: {would + words if result.changed else 'no change'}")
+    else:
+        print(describe_outcome(key, result.as_dict(), not options.yes))
     return 0

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.engine import schema
 from magnetar_control.store.engine.database import Database, utc_now
-from magnetar_control.store.engine.dumps import ENDINGS, restore_dump, write_dump
+from magnetar_control.store.engine.dumps import ENDINGS, give_to_owner_of_folder, restore_dump, write_dump
 from magnetar_control.store.engine.schema_check import SchemaState, refuse_mismatch
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts.processes import fetch_processes
@@ -277,9 +277,7 @@ def _restore_key_files(location: CloudLocation, backup: CloudBackup) -> Iterator
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.part")
         shutil.copy2(source, partial)
-        if os.geteuid() == 0:
-            owner = target.parent.stat()
-            os.chown(partial, owner.st_uid, owner.st_gid)
+        give_to_owner_of_folder(partial)
         partial.rename(target)
         counts[target.parent] = counts.get(target.parent, 0) + 1
     for folder, count in counts.items():

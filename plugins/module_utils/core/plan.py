@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional
 
 MASK = "(hidden)"
@@ -84,3 +84,11 @@ class Result:
             "warnings": self.warnings,
             **({} if self.revision is None else {"revision": self.revision}),
         }
+
+
+def describe_outcome(name: str, answer: Mapping[str, Any], dry_run: bool) -> str:
+    """Return a line for users about the resource *name*: the texts of the steps, or "no change". *answer*: the outcome
+    as ``Result.as_dict`` returns it. *dry_run*: whether the steps would be done, but were not.
+    """
+    words = "; ".join(step["text"] for step in answer["steps"])
+    return "%s: %s%s" % (name, "would " if dry_run else "", words) if answer["changed"] else "%s: no change" % name

@@ -140,7 +140,7 @@ def test_a_backup_that_changed_is_refused(cloud, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "part"), [
-    (["restore", "BACKUP", "--database", "cell9=sqlite:////tmp/x"], "--database names no database of the backup"),
+    (["restore", "BACKUP", "--database", "cell9=sqlite:///other.db"], "--database names no database of the backup"),
     (["restore", "BACKUP", "--database", "cell1"], "--database must be NAME=URL"),
     (["backup", "BACKUP"], "FOLDER must be new or empty")])
 def test_wrong_words(cloud, tmp_path, capsys, words, part):

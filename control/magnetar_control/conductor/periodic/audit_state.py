@@ -139,7 +139,7 @@ def volumes_and_nics(row: ServerRow, resource: Any) -> dict[str, tuple[set[str],
     """Return ``{"volumes": (ids in the row, ids in the guest), "nics": (MACs in the row, MACs in the guest)}``.
     *resource*: the server as its agent reports it. An adopted domain may have NICs for which it has no ports."""
     row = row.undecoded()
-    macs = {nic["mac"] for nic in resource["networks"]}
+    noted_macs, macs = {nic["mac"] for nic in row.nics}, {nic["mac"] for nic in resource["networks"]}
     return {"volumes": ({volume["volume_id"] for volume in row.volumes},
                         {volume["id"] for volume in resource["volumes_attached"]}),
-            "nics": (noted := {nic["mac"] for nic in row.nics}, macs & noted if resource.get("adopted") else macs)}
+            "nics": (noted_macs, macs & noted_macs if resource.get("adopted") else macs)}

@@ -72,7 +72,9 @@ def restore_dump(database: Database, path: Path) -> None:
     tables, or none. Raises ``DumpFailed``."""
     if database.kind == "sqlite":
         file = Path(str(database.url.database))
-        _create_like_folder(file)
+        if not file.exists():
+            file.touch(mode=0o600)
+            give_to_owner_of_folder(file)
         with _open_sqlite(path, "ro") as source, _open_sqlite(file, "rw") as target:
             source.backup(target)
         return
@@ -85,14 +87,12 @@ def restore_dump(database: Database, path: Path) -> None:
         connection.execute(text("ANALYZE"))
 
 
-def _create_like_folder(file: Path) -> None:
-    """Create an empty *file* that only its owner can read, if there is none. If root calls this, the file gets the
-    owner of its folder, so that the service can use it."""
-    if not file.exists():
-        file.touch(mode=0o600)
-        if os.geteuid() == 0:
-            folder = file.parent.stat()
-            os.chown(file, folder.st_uid, folder.st_gid)
+def give_to_owner_of_folder(file: Path) -> None:
+    """Give *file* the owner of its folder, so that the service can use a file that root has written. Do nothing if
+    another user calls this."""
+    if os.geteuid() == 0:
+        folder = file.parent.stat()
+        os.chown(file, folder.st_uid, folder.st_gid)
 
 
 @contextlib.contextmanager
