@@ -369,11 +369,11 @@ def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]
     for each. *rows*: columns of the servers. *message*, *args*, *not_before*: columns of the actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
     insert_filter_rows(connection, rows)
-    connection.execute(_ASKED, [
+    # PostgreSQL's time is an SQL expression, which a statement takes as one of its values and not as a parameter.
+    connection.execute(_ASKED if not_before is None else _ASKED.values(not_before=not_before), [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
-         "state": "queued", "args": json_text(args or {}), "kind": "build", "message": message,
-         **({} if not_before is None else {"not_before": not_before})} for row in rows])
+         "state": "queued", "args": json_text(args or {}), "kind": "build", "message": message} for row in rows])
 
 
 class LeavingServer(NamedTuple):

@@ -6,7 +6,7 @@ import re
 
 from sqlalchemy import delete, insert, select
 
-from magnetar_control.store.engine.tables import server_addresses, server_tags, servers
+from magnetar_control.store.engine.tables import actions, server_addresses, server_tags, servers
 from magnetar_control.store.servers import cell_moves
 from magnetar_control.store.servers.server_candidates import address_prefixes
 from magnetar_control.store.servers.servers import insert_server_rows, update_server_progress, update_server_row
@@ -46,6 +46,15 @@ def test_rows_leave_and_arrive_with_their_server(database):
         assert _texts(connection) == [["a", "b"], ["10.0.0.7", "fd00::7"]]
         connection.execute(delete(servers))
         assert _texts(connection) == [[], []]
+
+
+def test_creations_are_held_until_a_time_of_the_database(database):
+    with database.write() as connection:
+        insert_server_rows(connection, [ROW, {**ROW, "id": "s2"}], "req-1", not_before=database.clock(60))
+        insert_server_rows(connection, [{**ROW, "id": "s3"}], "req-2", not_before=database.clock(60))
+        insert_server_rows(connection, [{**ROW, "id": "s4"}], "req-3")
+        held = connection.execute(select(actions.c.server_id).where(actions.c.not_before > database.clock(30)))
+        assert sorted(held.scalars()) == ["s1", "s2", "s3"]
 
 
 def test_a_new_server_is_unchanged_since_its_creation(database):
