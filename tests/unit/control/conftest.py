@@ -12,6 +12,7 @@ import shutil
 import psycopg
 import pytest
 
+from magnetar_control.conductor.hosts import watch_loop
 from magnetar_control.services.network.subnets import ipam
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.schema import create_tables
@@ -33,6 +34,14 @@ def pytest_collection_modifyitems(items):
 def random_addresses_are_high(monkeypatch):
     """Draw random addresses from the upper half of an allocation pool: tests name addresses of the lower one."""
     monkeypatch.setattr(ipam, "draw_offset", lambda size: size - 1 - secrets.randbelow((size + 1) // 2))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def silent_hosts_are_tried_often():
+    """Try hosts that do not answer once a second: the pause of up to a minute is nothing that a test waits for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_loop, "LONGEST", watch_loop.PAUSE)
+        yield
 
 
 def tables(database):

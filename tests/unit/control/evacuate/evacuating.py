@@ -48,8 +48,6 @@ class Evacuating(Owner):
     def up(self, name: str) -> None:
         """It does again, and counts as up."""
         self.come_back(name)
-        # The watcher of a host pauses for up to a minute after each failure: while the host was down, and once more
-        # in tests that let it fail.
         began, deadline = utc_now(), time.monotonic() + 180
         while not self.heard(name, began):
             assert time.monotonic() < deadline

@@ -136,7 +136,7 @@ def test_only_the_host_that_is_known_to_be_off_gives_its_disks_away(admin):
     assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
     assert PATTERN in admin.disk(id)[0]
     admin.boots("kvm1")
-    admin.come_back("kvm1")
+    admin.up("kvm1")
     eventually(lambda: [one[3] for one in admin.statuses(id)] == ["completed"])
     assert admin.force_down("kvm1", forced=False).status == 200
     admin.clean(id, "kvm2")
