@@ -31,9 +31,14 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def random_addresses_are_high(monkeypatch):
-    """Draw random addresses from the upper half of an allocation pool: tests name addresses of the lower one."""
-    monkeypatch.setattr(ipam, "draw_offset", lambda size: size - 1 - secrets.randbelow((size + 1) // 2))
+def random_addresses_are_high():
+    """Draw random addresses from the upper half of an allocation pool: tests name addresses of the lower one. Does not
+    use the fixture ``monkeypatch``, which ends after the fixtures that are set up later: they would be taken down with
+    what the test has patched.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ipam, "draw_offset", lambda size: size - 1 - secrets.randbelow((size + 1) // 2))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
