@@ -16,7 +16,7 @@ from magnetar_control.http_client import shut_down_socket
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 from magnetar_core.errors import Forbidden, MagnetarError
 
 from .failures import fault_of_failure
@@ -38,8 +38,8 @@ class Healthz(Application):
     def __init__(self, health: Health) -> None:
         self.health = health
 
-    def way(self, request: Request) -> Way:
-        return Way.HEALTH
+    def run_in(self, request: Request) -> RunIn:
+        return RunIn.HEALTH
 
     def admit(self, request: Request) -> Answer:
         return self.handle(request)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from magnetar_core.errors import MagnetarError
 
 from .answer import Answer, Fault, fault_of
-from .quick import Way
+from .quick import RunIn
 from .request import Request
 from .routing import Route, Router
 from .secret_paths import without_secrets
@@ -28,21 +28,22 @@ class Guarded(Route):
     """A route that only some callers may use.
 
     *who*: these callers: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or ``admin``) or
-    ``admin``. *status*: the HTTP status if the handler returns a document or ``None`` instead of an ``Answer``. *way*:
-    whether the handler runs in a thread (and in which pool) or in the event loop.
+    ``admin``. *status*: the HTTP status if the handler returns a document or ``None`` instead of an ``Answer``.
+    *run_in*: whether the handler runs in a thread (and in which pool) or in the event loop.
     """
 
     who: str = "token"
     status: int = 200
-    way: Way = Way.THREAD
+    run_in: RunIn = RunIn.THREAD
 
 
 def guarded_route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
-                  stream: bool = False, way: Way = Way.THREAD) -> Guarded:
+                  stream: bool = False, run_in: RunIn = RunIn.THREAD) -> Guarded:
     """Return a route for the application class ``Routed``. *where*: method and path, such as ``GET /images/{id}``.
-    *stream*: whether the handler reads the request body itself, in chunks. *status*, *who*, *way*: see ``Guarded``."""
+    *stream*: whether the handler reads the request body itself, in chunks. *status*, *who*, *run_in*: see
+    ``Guarded``."""
     method, _space, path = where.partition(" ")
-    return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
+    return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, run_in=run_in)
 
 
 class Application:
@@ -61,9 +62,9 @@ class Application:
         """Return whether the handler of this method and path reads the request body itself, in chunks."""
         return False
 
-    def way(self, request: Request) -> Way:
+    def run_in(self, request: Request) -> RunIn:
         """Return where the request is handled: in a thread (and in which pool), or in the event loop."""
-        return Way.THREAD
+        return RunIn.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
         """Serve a WebSocket until it is closed. The base class rejects it with 404."""
@@ -114,9 +115,9 @@ class Routed(Application):
         """Return the HTTP fault for an error that a handler raised; ``None`` for an unexpected error."""
         return fault_of(error) if isinstance(error, MagnetarError) else None
 
-    def way(self, request: Request) -> Way:
+    def run_in(self, request: Request) -> RunIn:
         routes = self.router.find(request.path).get(request.method)
-        return routes[0][0].way if routes else Way.THREAD
+        return routes[0][0].run_in if routes else RunIn.THREAD
 
     def streams(self, method: str, path: str) -> bool:
         return any(route.stream for route, _params in self.router.find(path).get(method, ()))

@@ -19,7 +19,7 @@ from .application import Application
 from .bodies import IncomingBody, KeptBytes, KeptShare
 from .fair_threads import FairThreads
 from .protocol import WHOLE, SendWhole
-from .quick import Together, Way
+from .quick import RunIn, Together
 from .request import Request
 from .secret_paths import without_secrets
 from .transfers import LATER, Clock, Pace, Transfers
@@ -68,7 +68,7 @@ class AsgiServer:
         # Separate threads, so that slow uploads delay no other request. A download uses one only to read its file.
         self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
         self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
-        self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
+        self.apart = {RunIn.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
         self.health = FairThreads("health", HEALTH, HEALTH_SHARE, HEALTH_WAITING)
         self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
         self.kept = KeptBytes()
@@ -208,22 +208,22 @@ class AsgiServer:
         return None
 
     async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
-        """Call the application's handler in the thread pool or event loop that the request's ``Way`` names, and return
-        the response."""
+        """Call the application's handler in the thread pool or event loop that the request's ``RunIn`` names, and
+        return the response."""
         loop = asyncio.get_running_loop()
         if application.streams(request.method, request.path):
             request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
             answer = await loop.run_in_executor(self.uploads, application.handle, request)
             answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
             return answer
-        way = application.way(request)
-        if way is Way.LOGIN:
+        run_in = application.run_in(request)
+        if run_in is RunIn.LOGIN:
             return await self._login(application, request)
-        if way is Way.HEALTH:
+        if run_in is RunIn.HEALTH:
             return await self.health.run(counted_address(request.address), lambda: application.handle(request))
-        if way in self.apart or way is Way.THREAD:
-            return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
-        return await self.quick.answer(way, application.handle, request)
+        if run_in in self.apart or run_in is RunIn.THREAD:
+            return await loop.run_in_executor(self.apart.get(run_in, self.threads), application.handle, request)
+        return await self.quick.answer(run_in, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
         """Return the response to a login, or to another request that needs much computation. The handler runs in the

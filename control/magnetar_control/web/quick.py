@@ -18,22 +18,22 @@ QUICK, PATIENCE = 3, 0.02
 Handle = Callable[[Request], Answer]
 #: Everything that an answer depends on: the start of the URL, the path, the query, and the headers with the token.
 Alike = tuple[object, ...]
-Asked = asyncio.Future[tuple[Request, Answer]]
+PendingAnswer = asyncio.Future[tuple[Request, Answer]]
 Answered = asyncio.Future[Answer]
 
 
-class Way(Enum):
+class RunIn(Enum):
     """Where the handler of a request runs.
 
-    ``HERE``: in the event loop, because passing it to a thread would take longer. ``ALONE``: in a thread, one request
-    at a time, because it only computes. ``TURN``: in a thread, a few requests at a time, because it mostly computes.
-    ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate thread pools, for requests that wait for
-    hosts, report the cloud's health, or compute for long.
+    ``EVENT_LOOP``: in the event loop, because passing it to a thread would take longer. ``ONE_THREAD``: in a thread,
+    one request at a time, because it only computes. ``FEW_THREADS``: in a thread, a few requests at a time, because it
+    mostly computes. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate thread pools, for requests
+    that wait for hosts, report the cloud's health, or compute for long.
     """
 
-    HERE = auto()
-    ALONE = auto()
-    TURN = auto()
+    EVENT_LOOP = auto()
+    ONE_THREAD = auto()
+    FEW_THREADS = auto()
     THREAD = auto()
     WAIT = auto()
     HEALTH = auto()
@@ -72,24 +72,24 @@ class Together:
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
-        self.turnstiles = {Way.ALONE: Turnstile(1), Way.TURN: Turnstile()}
+        self.turnstiles = {RunIn.ONE_THREAD: Turnstile(1), RunIn.FEW_THREADS: Turnstile()}
         #: The requests that wait for their turn, and of each kind the last one that has begun.
-        self._waits: dict[Alike, Asked] = {}
-        self._begun: dict[Alike, Asked] = {}
+        self._waits: dict[Alike, PendingAnswer] = {}
+        self._begun: dict[Alike, PendingAnswer] = {}
 
-    async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
-        """Return the response of *handle* to *request*, or to an identical request that has not begun yet. *way*:
-        ``HERE``, ``ALONE`` or ``TURN``. *handle* must not raise, and must not return a stream."""
+    async def answer(self, run_in: RunIn, handle: Handle, request: Request) -> Answer:
+        """Return the response of *handle* to *request*, or to an identical request that has not begun yet. *run_in*:
+        ``EVENT_LOOP``, ``ONE_THREAD`` or ``FEW_THREADS``. *handle* must not raise, and must not return a stream."""
         alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:
             return _again(request, *await first)
         first = self._waits[alike] = asyncio.get_running_loop().create_future()
         try:
-            if way is Way.HERE:
+            if run_in is RunIn.EVENT_LOOP:
                 answer = await self._here(alike, handle, request)
             else:
-                answer = await self._turn(self.turnstiles[way], alike, first, handle, request)
+                answer = await self._turn(self.turnstiles[run_in], alike, first, handle, request)
             answer.content = answer.body()  # made once
             first.set_result((request, answer))
         finally:
@@ -103,7 +103,8 @@ class Together:
         del self._waits[alike]
         return handle(request)
 
-    async def _turn(self, turnstile: Turnstile, alike: Alike, first: Asked, handle: Handle, request: Request) -> Answer:
+    async def _turn(self, turnstile: Turnstile, alike: Alike, first: PendingAnswer, handle: Handle,
+                    request: Request) -> Answer:
         if previous := self._begun.get(alike):  # while it runs, more of the kind may arrive
             await asyncio.wait((previous,), timeout=PATIENCE)
         async with turnstile.passed():

@@ -11,7 +11,7 @@ from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, Iden
 from magnetar_control.services.identity.tokens import Token
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, guarded_route
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
@@ -27,7 +27,7 @@ class TokenRoutes:
     def routes(self) -> list[Guarded]:
         """Return the routes below ``/v3/auth``, with their handlers."""
         return [
-            guarded_route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
+            guarded_route("POST /v3/auth/tokens", self.create, who="anyone", run_in=RunIn.LOGIN),
             guarded_route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
             guarded_route("DELETE /v3/auth/tokens", lambda request: self.tokens.revoke(self._subject(request)[1]), 204),
             guarded_route("GET /v3/auth/catalog", lambda request: render_list(request, "catalog", self.service.catalog(

@@ -13,7 +13,7 @@ from magnetar_control.services.identity.resources import GROUPS, PROJECTS
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, guarded_route
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
@@ -48,11 +48,11 @@ def user_routes(tokens: Tokens) -> list[Guarded]:
     user_path, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
     return [
         guarded_route(f"GET {user_path}/projects", require_own_user(projects)),
-        guarded_route(f"POST {user_path}/password", require_own_user(password), 204, way=Way.LOGIN),  # hashes: slow
+        guarded_route(f"POST {user_path}/password", require_own_user(password), 204, run_in=RunIn.LOGIN),  # hashes
         guarded_route(f"GET {user_path}/groups", require_own_user(lambda request, user: render_filtered_page(
             request, GROUPS, users.list_user_groups(tokens, user, query_filters(request, GROUPS))))),
         guarded_route(f"GET {every}", require_own_user(require_untrusted(credentials))),
-        guarded_route(f"POST {every}", require_own_user(require_untrusted(create)), 201, way=Way.LOGIN),
+        guarded_route(f"POST {every}", require_own_user(require_untrusted(create)), 201, run_in=RunIn.LOGIN),
         guarded_route(f"GET {every}/{{id}}", require_own_user(require_untrusted(
             lambda request, user: {"application_credential": _credential(
             request, application_credentials.show_application_credential(tokens, user, request.params["id"]))}))),

@@ -18,7 +18,7 @@ from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 from magnetar_control.web import Answer, Fault, Request, Router
 from magnetar_control.web.application import Application, by_token
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
 from . import faults, removed, versions
@@ -49,21 +49,22 @@ class ComputeApplication(Application):
         handlers of the v1 API do this."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
-    def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return the ``Way`` of a request, which decides whether it runs in the event
-        loop or in a thread.
+    def run_in(self, request: Request) -> RunIn:
+        """Override ``Application.run_in``: return the ``RunIn`` value of a request, which decides whether it runs in
+        the event loop or in a thread.
 
-        If the cloud uses the embedded identity service, the way of a GET request that reads little from the databases
-        depends on the databases: ``TURN`` (a few threads), but if all databases are SQLite, ``ALONE`` (one thread) for
-        a URL with a query string, and ``HERE`` (the event loop) for a URL without one. Of the other requests, those
-        that may wait for hosts get ``WAIT`` (a separate thread pool), all others ``THREAD``.
+        If the cloud uses the embedded identity service, the value for a GET request that reads little from the
+        databases depends on the databases: ``FEW_THREADS`` (a few threads), but if all databases are SQLite,
+        ``ONE_THREAD`` (one thread) for a URL with a query string, and ``EVENT_LOOP`` (the event loop) for a URL without
+        one. Of the other requests, those that may wait for hosts get ``WAIT`` (a separate thread pool), all others
+        ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
-            return Way.WAIT if self._may_wait(request) else Way.THREAD
+            return RunIn.WAIT if self._may_wait(request) else RunIn.THREAD
         if self.cloud.store.kinds != {"sqlite"}:
-            return Way.TURN
-        return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
+            return RunIn.FEW_THREADS
+        return RunIn.ONE_THREAD if request.query_string else RunIn.EVENT_LOOP  # a query may block the loop for too long
 
     def _may_wait(self, request: Request) -> bool:
         """Return whether the request may wait for a host. For a server action (POST …/action), the name of the action

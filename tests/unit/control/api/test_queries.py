@@ -20,7 +20,7 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import server_group_members, servers
 from magnetar_control.store.servers import server_groups
 from magnetar_control.web import Request
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 from tests.support.control.queries import WANTED, furnished
 
 ASKED = {
@@ -160,18 +160,19 @@ def test_the_group_of_a_server_is_shown(cloud):
 
 
 def test_what_asks_little_keeps_no_thread_busy(cloud):
-    def way(path, method="GET", query=""):
-        return cloud.application.way(Request(method, path, query, {}))
+    def run_in(path, method="GET", query=""):
+        return cloud.application.run_in(Request(method, path, query, {}))
 
-    quick = Way.HERE if cloud.api.kind == "sqlite" else Way.TURN
-    assert way("/v2.1/servers/detail") is quick
-    assert way("/v2.1/0123456789abcdef0123456789abcdef/flavors") is quick
-    assert way("/v2.1/servers/detail", query="name=x") is (Way.ALONE if cloud.api.kind == "sqlite" else Way.TURN)
+    quick = RunIn.EVENT_LOOP if cloud.api.kind == "sqlite" else RunIn.FEW_THREADS
+    assert run_in("/v2.1/servers/detail") is quick
+    assert run_in("/v2.1/0123456789abcdef0123456789abcdef/flavors") is quick
+    assert run_in("/v2.1/servers/detail",
+                  query="name=x") is (RunIn.ONE_THREAD if cloud.api.kind == "sqlite" else RunIn.FEW_THREADS)
     for path, method in (("/v2.1/servers", "POST"), ("/v2.1", "GET"), ("/v2.1/servers/1/tags", "GET")):
-        assert way(path, method) is Way.THREAD
+        assert run_in(path, method) is RunIn.THREAD
     for path, method in (("/servers/1/diagnostics", "GET"), ("/servers/1/os-interface", "POST"),
                          ("/os-hypervisors/1/uptime", "GET")):
-        assert way(f"/v2.1{path}", method) is way(f"/v2/project{path}", method) is Way.WAIT
+        assert run_in(f"/v2.1{path}", method) is run_in(f"/v2/project{path}", method) is RunIn.WAIT
 
 
 @pytest.mark.parametrize(("body", "waits"), [
@@ -179,7 +180,7 @@ def test_what_asks_little_keeps_no_thread_busy(cloud):
     (b"", True), (b'{"os-stop": null}', False), (b'{"lock": {"reason": "os-getConsoleOutput"}}', False)])
 def test_an_action_that_waits_for_the_host_has_a_thread_of_those(small, body, waits):
     request = Request("POST", "/v2.1/servers/1/action", "", {}, body)
-    assert small.application.way(request) is (Way.WAIT if waits else Way.THREAD)
+    assert small.application.run_in(request) is (RunIn.WAIT if waits else RunIn.THREAD)
 
 
 def test_many_at_once_do_not_exceed_a_quota(cloud):

@@ -70,7 +70,7 @@ def test_whatever_fails_is_answered_in_the_form_of_its_service(cloud: Cloud, mon
         raise RuntimeError("a mistake of ours")
 
     with monkeypatch.context() as patched:
-        patched.setattr("magnetar_control.api.nova.app.ComputeApplication.way", broken)
+        patched.setattr("magnetar_control.api.nova.app.ComputeApplication.run_in", broken)
         reply = cloud.admin.get("/v2.1/flavors")
     assert reply.status == 500 and reply.json["computeFault"]["code"] == 500
 

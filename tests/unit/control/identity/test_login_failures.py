@@ -11,7 +11,7 @@ from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
 from magnetar_control.web import Request
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 
 from .cloud import URL, Client, Cloud
 
@@ -118,10 +118,10 @@ def test_the_log_says_who_and_from_where(machine, caplog):
 def test_logins_have_threads_of_their_own(machine):
     """Hashing takes all of a processor; what others ask goes on beside it."""
     application = machine.cloud.ask.application
-    assert application.way(Request("POST", "/v3/auth/tokens", "", {})) is Way.LOGIN
+    assert application.run_in(Request("POST", "/v3/auth/tokens", "", {})) is RunIn.LOGIN
     for path in ("/v3/users/u/password", "/v3/users/u/application_credentials"):
-        assert application.way(Request("POST", path, "", {})) is Way.LOGIN
-    assert application.way(Request("GET", "/v3/auth/tokens", "", {})) is Way.THREAD
+        assert application.run_in(Request("POST", path, "", {})) is RunIn.LOGIN
+    assert application.run_in(Request("GET", "/v3/auth/tokens", "", {})) is RunIn.THREAD
 
 
 def test_to_change_a_password_is_no_way_around(machine, caplog, monkeypatch):

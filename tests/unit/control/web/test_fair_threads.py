@@ -15,7 +15,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, Routed, by_token, guarded_route
 from magnetar_control.web.asgi import HEALTH_SHARE, HEALTH_WAITING, LOGIN_SHARE, LOGINS_WAITING, AsgiServer
 from magnetar_control.web.fair_threads import FairThreads
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 
 
 def held(pool: FairThreads, *keys: str) -> tuple[threading.Event, list[str], list[asyncio.Task[None]]]:
@@ -79,8 +79,8 @@ class SlowHealth(Application):
     def __init__(self) -> None:
         self.go = threading.Event()
 
-    def way(self, request: Request) -> Way:
-        return Way.HEALTH
+    def run_in(self, request: Request) -> RunIn:
+        return RunIn.HEALTH
 
     def handle(self, request: Request) -> Answer:
         assert request.address == "192.0.2.9" or self.go.wait(60)
@@ -122,9 +122,9 @@ class Logins:
     def __init__(self) -> None:
         self.go, self.order = threading.Event(), list[str]()
         self.server = AsgiServer({"": Routed(
-            [guarded_route("POST /login", self.login, who="anyone", way=Way.LOGIN),
+            [guarded_route("POST /login", self.login, who="anyone", run_in=RunIn.LOGIN),
              guarded_route("POST /secret", self.login,
-                                                                                                  way=Way.LOGIN)],
+                                                                                                  run_in=RunIn.LOGIN)],
             by_token(lambda token: Context(token, "project")), lambda fault: Answer({}, fault.status))})
 
     def login(self, request: Request) -> dict[str, str]:

@@ -78,20 +78,20 @@ def together():
         yield quick.Together(threads)
 
 
-WAYS = pytest.mark.parametrize("way", [quick.Way.HERE, quick.Way.ALONE, quick.Way.TURN])
+WAYS = pytest.mark.parametrize("run_in", [quick.RunIn.EVENT_LOOP, quick.RunIn.ONE_THREAD, quick.RunIn.FEW_THREADS])
 
 
 @WAYS
-def test_who_asks_the_same_at_the_same_moment_is_answered_together(way):
+def test_who_asks_the_same_at_the_same_moment_is_answered_together(run_in):
     looks, requests = Looks(), [of() for _number in range(20)]
 
     async def all_():
         with together() as quickly:
-            return await asyncio.gather(*(quickly.answer(way, looks.handle, one) for one in requests))
+            return await asyncio.gather(*(quickly.answer(run_in, looks.handle, one) for one in requests))
 
     answers = asyncio.run(all_())
     # To a thread the first goes at once, and the others together after it.
-    assert looks.count == (1 if way is quick.Way.HERE else 2)
+    assert looks.count == (1 if run_in is quick.RunIn.EVENT_LOOP else 2)
     for request, answer in zip(requests, answers, strict=True):
         seen = 1 if request is requests[0] else looks.count
         assert (answer.status, answer.body(), answer.media_type) == (203, b'{"seen":%d}' % seen, "application/json")
@@ -101,7 +101,7 @@ def test_who_asks_the_same_at_the_same_moment_is_answered_together(way):
 
 
 @WAYS
-def test_who_asks_for_something_else_or_is_somebody_else_is_answered_alone(way):
+def test_who_asks_for_something_else_or_is_somebody_else_is_answered_alone(run_in):
     looks = Looks()
     requests = [of(), of("theirs"), of(path="/v2.1/flavors"),
                 Request("GET", "/v2.1/servers", "limit=1", {"x-auth-token": "mine"}),
@@ -109,7 +109,7 @@ def test_who_asks_for_something_else_or_is_somebody_else_is_answered_alone(way):
 
     async def all_():
         with together() as quickly:
-            return await asyncio.gather(*(quickly.answer(way, looks.handle, one) for one in requests))
+            return await asyncio.gather(*(quickly.answer(run_in, looks.handle, one) for one in requests))
 
     assert sorted(one.body() for one in asyncio.run(all_())) == [b'{"seen":%d}' % number for number in range(1, 6)]
 
@@ -121,9 +121,10 @@ def test_nobody_is_told_what_was_true_before_he_asked(monkeypatch):
 
     async def all_():
         with together() as quickly:
-            first = asyncio.create_task(quickly.answer(quick.Way.TURN, looks.handle, of()))
+            first = asyncio.create_task(quickly.answer(quick.RunIn.FEW_THREADS, looks.handle, of()))
             await asyncio.to_thread(looks.inside.wait, 20)
-            later = [asyncio.create_task(quickly.answer(quick.Way.TURN, looks.handle, of())) for _number in range(5)]
+            later = [asyncio.create_task(quickly.answer(quick.RunIn.FEW_THREADS, looks.handle, of()))
+                     for _number in range(5)]
             await asyncio.sleep(0.05)  # they do not wait for the first for longer than their patience
             looks.free.set()
             return [(await one).body() for one in (first, *later)], quickly
@@ -136,18 +137,18 @@ def test_nobody_is_told_what_was_true_before_he_asked(monkeypatch):
 
 
 @WAYS
-def test_nothing_waits_for_what_was_cancelled(way):
+def test_nothing_waits_for_what_was_cancelled(run_in):
     looks = Looks()
 
     async def all_():
         with together() as quickly:
-            first = asyncio.create_task(quickly.answer(way, looks.handle, of()))
-            second = asyncio.create_task(quickly.answer(way, looks.handle, of()))
+            first = asyncio.create_task(quickly.answer(run_in, looks.handle, of()))
+            second = asyncio.create_task(quickly.answer(run_in, looks.handle, of()))
             await asyncio.sleep(0)
             first.cancel()
             done, waiting = await asyncio.wait((first, second), timeout=20)
             assert not waiting
             assert len(done) == 2
-            return (await quickly.answer(way, looks.handle, of())).status
+            return (await quickly.answer(run_in, looks.handle, of())).status
 
     assert asyncio.run(all_()) == 203

@@ -24,7 +24,7 @@ from magnetar_control.settings import Settings
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.quick import Way
+from magnetar_control.web.quick import RunIn
 
 
 class Brisk(Application):
@@ -47,7 +47,7 @@ class Well(Health):
 class Slow(Application):
     """An application that answers when the test ends, in threads of the kind *where*."""
 
-    def __init__(self, where: Way) -> None:
+    def __init__(self, where: RunIn) -> None:
         self.where, self.begun, self.over = where, threading.Event(), threading.Event()
 
     def handle(self, _request: Request) -> Answer:
@@ -55,7 +55,7 @@ class Slow(Application):
         assert self.over.wait(120)
         return Answer({"late": True})
 
-    def way(self, _request: Request) -> Way:
+    def run_in(self, _request: Request) -> RunIn:
         return self.where
 
 
@@ -136,10 +136,11 @@ def test_an_interrupt_has_no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
         api.handle_exit(signal.SIGINT, None)
 
 
-@pytest.mark.parametrize("where", [Way.ALONE, Way.TURN, Way.THREAD, Way.WAIT, Way.HEALTH, Way.LOGIN])
+@pytest.mark.parametrize("where",
+                         [RunIn.ONE_THREAD, RunIn.FEW_THREADS, RunIn.THREAD, RunIn.WAIT, RunIn.HEALTH, RunIn.LOGIN])
 @pytest.mark.parametrize(("kind", "name"), [(Slow, "error"), (SlowCompute, "serviceUnavailable")])
 def test_a_request_in_progress_gets_an_error_of_its_application(
-        kind: type[Slow], name: str, where: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind: type[Slow], name: str, where: RunIn, monkeypatch: pytest.MonkeyPatch) -> None:
     with stopping_api(kind(where), monkeypatch) as client:
         client.request("GET", "/servers")
         answer = client.getresponse()
