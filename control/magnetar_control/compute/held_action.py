@@ -41,7 +41,7 @@ class HeldAction(NamedTuple):
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
-            self.target.database.ring(connection, servers.ACTIONS_BELL)
+            self.target.database.notify(connection, servers.ACTIONS_CHANGED)
             return bool(done) or self._state(connection) in ("running", "done")
 
     def withdraw(self, change: Change | None = None) -> None:
@@ -59,7 +59,7 @@ class HeldAction(NamedTuple):
         ended after *limit* seconds."""
         database, deadline = self.target.database, time.monotonic() + limit
         while True:
-            bell_count = database.bell.count(servers.SERVERS_BELL)
+            signal_count = database.signals.count(servers.SERVERS_CHANGED)
             with database.read() as connection:
                 state = self._state(connection)
             if state in ("done", "failed", None):
@@ -67,7 +67,7 @@ class HeldAction(NamedTuple):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None
-            database.bell.wait(servers.SERVERS_BELL, bell_count, remaining)
+            database.signals.wait(servers.SERVERS_CHANGED, signal_count, remaining)
 
     def cancel(self) -> str | None:
         """Cancel the action; the conductor then undoes the steps that have begun. If the action has already ended,
@@ -76,7 +76,7 @@ class HeldAction(NamedTuple):
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state.in_(("queued", "running"))).values(
                 cancel=True, not_before=None)).rowcount
-            self.target.database.ring(connection, servers.ACTIONS_BELL)
+            self.target.database.notify(connection, servers.ACTIONS_CHANGED)
             return None if done else self._state(connection) or "failed"
 
     def _state(self, connection: Connection) -> str | None:

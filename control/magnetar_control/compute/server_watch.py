@@ -13,7 +13,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 
-#: Seconds between two reads when ``SERVERS_BELL`` does not ring.
+#: Seconds between two reads without the signal ``SERVERS_CHANGED``.
 LOOK = 0.1
 #: The state of a server that ``servers.fetch_server_stamps`` returns.
 Stamp = tuple[Any, ...]
@@ -64,14 +64,14 @@ class ServerWatch:
 
     def _run(self, database: Database) -> None:
         while True:
-            rung = database.bell.count(servers.SERVERS_BELL)
+            signal_count = database.signals.count(servers.SERVERS_CHANGED)
             with self._lock:
                 waits = list(self._waits[database])
                 if not waits:
                     del self._waits[database]
                     return
             self._look(database, waits)
-            database.bell.wait(servers.SERVERS_BELL, rung, LOOK)
+            database.signals.wait(servers.SERVERS_CHANGED, signal_count, LOOK)
 
     def _look(self, database: Database, waits: list[_Wait]) -> None:
         stamps: dict[str, Stamp] = {}

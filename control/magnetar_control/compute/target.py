@@ -129,7 +129,7 @@ def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, 
             raise changed_meanwhile(target, key)
         if also:
             also(connection)
-        target.database.ring(connection, servers.ACTIONS_BELL)
+        target.database.notify(connection, servers.ACTIONS_CHANGED)
 
 
 def changed_meanwhile(target: Target, key: str) -> Conflict:

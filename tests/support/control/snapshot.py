@@ -37,4 +37,4 @@ def go_on(owner: Owner, server: str) -> None:
     database = owner.cloud.parts.working.database
     with database.write() as connection:
         connection.execute(update(tables.actions).where(tables.actions.c.server_id == server).values(not_before=None))
-        database.ring(connection, servers.ACTIONS_BELL)
+        database.notify(connection, servers.ACTIONS_CHANGED)

@@ -131,7 +131,7 @@ def test_a_server_that_found_no_host_is_only_deleted(cloud: Cloud) -> None:
         row = servers.fetch_server_row(connection, id, lock=True)
         assert servers.request_server_action(connection, row, "reboot-hard", "req-1", "me", row.project_id,
                                              {"type": "HARD"})
-        cell0.ring(connection, servers.ACTIONS_BELL)
+        cell0.notify(connection, servers.ACTIONS_CHANGED)
     found = admin.settled(id)
     assert found and "has no host" in found["fault"]["message"], found
     assert admin.delete(f"/v2.1/servers/{id}").status == 204
@@ -213,18 +213,18 @@ def test_who_found_the_host_makes_the_server(cloud: Cloud, monkeypatch: pytest.M
     conductor, admin = cloud.parts.working, cloud.admin
     assert conductor is not None
     (cell,) = [database for one, database in cloud.parts.store.databases() if one.name == "cell1"]
-    ring, rung = cell.ring, []
+    notify, signalled = cell.notify, []
 
-    def rings(connection, bell):
-        rung.append(bell)
-        ring(connection, bell)
+    def notified(connection, name):
+        signalled.append(name)
+        notify(connection, name)
 
-    monkeypatch.setattr(cell, "ring", rings)
+    monkeypatch.setattr(cell, "notify", notified)
     assert admin.boot("at-once")["status"] == "ACTIVE"
-    assert servers.ACTIONS_BELL not in rung
+    assert servers.ACTIONS_CHANGED not in signalled
     monkeypatch.setattr(conductor, "room", lambda *_all: Counter())
     assert admin.boot("by-the-queue")["status"] == "ACTIVE"
-    assert servers.ACTIONS_BELL in rung
+    assert servers.ACTIONS_CHANGED in signalled
 
 
 def test_nobody_comes_by_anothers_key(cloud: Cloud) -> None:

@@ -156,7 +156,7 @@ def begin_adoption(caller: Caller, request: AdoptionRequest, proposal: Proposal,
             return
         quotas.check_server_quota(owner, flavor, 1, 1, bounds, connection)
         servers.insert_server_rows(connection, [row], caller.request_id)
-        store.cell0.ring(connection, servers.ACTIONS_BELL)
+        store.cell0.notify(connection, servers.ACTIONS_CHANGED)
 
 
 def _existing_flavor(caller: Caller, request: AdoptionRequest, proposal: Proposal) -> FlavorOfServer:

@@ -77,7 +77,7 @@ def _begin_migration(caller: Caller, target: Target, host: str) -> str:
             raise changed_meanwhile(target, LIVE)
         migrations.insert_migration_row(connection, row, drawn, user_id=caller.context.user_id or row.user_id,
                                         type=migrations.LIVE, status="queued")
-        target.database.ring(connection, servers.ACTIONS_BELL)
+        target.database.notify(connection, servers.ACTIONS_CHANGED)
     return drawn
 
 

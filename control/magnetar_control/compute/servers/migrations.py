@@ -148,4 +148,4 @@ def _request_outcome(caller: Caller, target: Target, number: str, outcome: str, 
             done = dropped or migrations.update_migration_row(connection, row.uuid, row.status, asked=outcome)
             if done:
                 note_done_action(caller, target, connection, KEYS[outcome])
-                target.database.ring(connection, servers.SERVERS_BELL)
+                target.database.notify(connection, servers.SERVERS_CHANGED)

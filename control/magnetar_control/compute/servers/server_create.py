@@ -144,7 +144,7 @@ def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
         named = server_reservations.named_resources(rows)
         servers.insert_server_rows(connection, rows, caller.request_id, prepared.warning,
                                    password_argument(wanted.admin_pass), server_reservations.held_until(caller, named))
-        caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
+        caller.cloud.store.cell0.notify(connection, servers.ACTIONS_CHANGED)
     server_reservations.reserve_named_resources(caller, named)
     return rows
 
@@ -183,7 +183,7 @@ def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None
         named = server_reservations.named_resources([row])
         servers.insert_server_rows(connection, [row], caller.request_id, warning, password_argument(admin_pass),
                                    server_reservations.held_until(caller, named))
-        store.cell0.ring(connection, servers.ACTIONS_BELL)
+        store.cell0.notify(connection, servers.ACTIONS_CHANGED)
     server_reservations.reserve_named_resources(caller, named)
     return True
 

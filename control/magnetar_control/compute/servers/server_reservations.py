@@ -79,7 +79,7 @@ def reserve_named_resources(caller: Caller, named: OfServers) -> None:
         raise
     with database.write() as connection:
         connection.execute(update(actions).where(*_queued_creates(named)).values(not_before=None))
-        database.ring(connection, servers.ACTIONS_BELL)
+        database.notify(connection, servers.ACTIONS_CHANGED)
     _free_of_deleted_servers(caller, named)
 
 

@@ -221,7 +221,7 @@ def queue_deletion(caller: Caller, target: Target, **args: Any) -> None:
                                    stopped_actions.cancel_server_actions(connection, server.id))
             if servers.request_server_action(connection, server, "delete", caller.request_id, caller.context.user_id,
                                              caller.project, args):
-                target.database.ring(connection, servers.ACTIONS_BELL)
+                target.database.notify(connection, servers.ACTIONS_CHANGED)
                 return
         target = find_server_target(caller, server.id)  # it has changed since it was read
         server = target.row

@@ -47,7 +47,7 @@ def soft_delete_server(caller: Caller, target: Target) -> bool:
                 raise _Other
             notify_stopped_actions(caller, server.id, connection, begun)
             _queue_soft_deletion(caller, connection, server)
-            target.database.ring(connection, servers.ACTIONS_BELL)
+            target.database.notify(connection, servers.ACTIONS_CHANGED)
     except _Other:
         return False
     return True

@@ -217,7 +217,7 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: Incident
             return False
         if not _queue_evacuation(connection, row, current):
             return False
-        conductor.database.ring(connection, servers.ACTIONS_BELL)
+        conductor.database.notify(connection, servers.ACTIONS_CHANGED)
     log.warning("incident %s: server %s is evacuated from host %s", incident.id, server.id, incident.host,
                 extra={"server": server.id, "host": incident.host})
     return True

@@ -57,7 +57,7 @@ def confirm_expired(conductor: Conductor) -> int:
             if servers.request_server_action(connection, server, "confirmResize", f"req-{uuid.uuid4()}", server.user_id,
                                              server.project_id):
                 count += 1
-                database.ring(connection, servers.ACTIONS_BELL)
+                database.notify(connection, servers.ACTIONS_CHANGED)
             else:
                 migrations.update_migration_row(connection, migration.uuid, status="finished")
     return count

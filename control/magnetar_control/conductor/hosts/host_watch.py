@@ -31,7 +31,7 @@ from magnetar_control.store.engine.tables import servers
 from magnetar_control.store.hosts import cell_look, host_leases, hosts
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import server_passwords
-from magnetar_control.store.servers.servers import SERVERS_BELL, end_consoles
+from magnetar_control.store.servers.servers import SERVERS_CHANGED, end_consoles
 from magnetar_control.store.store import CELL0
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.http.client import Client
@@ -312,7 +312,7 @@ class HostWatch:
                 if changed.rowcount:
                     tell_power(self.conductor.notifications, connection, row.id, row.vm_state, power_state, name)
                 end_consoles(connection, row.id, power.vm_state)
-                database.ring(connection, SERVERS_BELL)
+                database.notify(connection, SERVERS_CHANGED)
             log.info("server %s is %s by itself", row.id, power_state, extra={"server": row.id, "host": name})
 
     def _changed_servers(self, name: str, resources: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:

@@ -151,7 +151,7 @@ def _begin_confirmation(conductor: Conductor, drain: DrainRow, result: DrainedSe
             return False
         if not _queue_action(connection, drain, server, CONFIRM):
             migrations.update_migration_row(connection, migration.uuid, status="finished")
-        database.ring(connection, servers.ACTIONS_BELL)
+        database.notify(connection, servers.ACTIONS_CHANGED)
     return True
 
 
@@ -201,7 +201,7 @@ def _begin_move(conductor: Conductor, drain: DrainRow, server: ServerRow, key: s
         if key == LIVE:
             migrations.insert_migration_row(connection, server, migration_id, user_id=drain.user_id or server.user_id,
                                             type=migrations.LIVE, status="queued")
-        conductor.database.ring(connection, servers.ACTIONS_BELL)
+        conductor.database.notify(connection, servers.ACTIONS_CHANGED)
     log.info("drain of host %s: %s of server %s", drain.host, key, server.id, extra={"request_id": drain.request_id})
     return True
 

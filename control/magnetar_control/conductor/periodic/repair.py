@@ -74,7 +74,7 @@ def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
             servers.c.id == finding.id, servers.c.leaving.is_(None), ~BUSY,
             servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)
             ).values(vm_state=ERROR, task_state=None, fault=fault, updated_at=utc_now()))
-        database.ring(connection, rows.SERVERS_BELL)
+        database.notify(connection, rows.SERVERS_CHANGED)
 
 
 def _copy(watch: HostWatch, _state: AuditState, finding: Finding) -> None:

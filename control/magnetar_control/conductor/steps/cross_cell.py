@@ -62,13 +62,13 @@ def _copy_to_target_cell(work: Work, store: Store, id: str) -> None:
         rows = cell_moves.fetch_moving_rows(connection, id)
     with leased_database(work.confirm_lease, target).write() as connection:
         if cell_moves.insert_moving_rows(connection, rows):
-            target.ring(connection, servers.ACTIONS_BELL)
+            target.notify(connection, servers.ACTIONS_CHANGED)
     with leased_database(work.confirm_lease, store.api).write() as connection:
         cell_moves.switch_server_mapping(connection, id, target_cell)
     with work.database.write() as connection:
         work.confirm_lease(connection)
         cell_moves.remove_moved_rows(connection, id)
-        work.database.ring(connection, servers.SERVERS_BELL)
+        work.database.notify(connection, servers.SERVERS_CHANGED)
 
 
 def map_to_this_cell(work: Work) -> None:

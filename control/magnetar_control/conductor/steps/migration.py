@@ -140,7 +140,7 @@ class MigrationTask:
                 servers.update_server_progress(connection, self.work.id, **server)
             if server and "host" in server:
                 consoles.remove_console_tokens(connection, self.work.id)
-            self.work.database.ring(connection, servers.SERVERS_BELL)
+            self.work.database.notify(connection, servers.SERVERS_CHANGED)
             self.row = migrations.reload_migration_row(connection, self.id)
             self.work.notifications.write(connection, self.work.server)
         self.work.notifications.written()

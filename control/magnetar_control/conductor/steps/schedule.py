@@ -80,7 +80,7 @@ def run_scheduling(work: Work) -> None:
             for leaving_server in servers.remove_scheduled_servers(source, [work.id]):
                 with statement_timeout(PATIENCE), cell_database.write() as connection:
                     servers.insert_late_actions(connection, leaving_server)
-                    cell_database.ring(connection, servers.ACTIONS_BELL)
+                    cell_database.notify(connection, servers.ACTIONS_CHANGED)
         return
     placed = None
     if again:
@@ -188,7 +188,7 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
             _notify_selected(conductor, connection, arrived, begun=True)
             _notify_selected(conductor, connection, waiting, begun=False)
         if len(arrived) < len(leaving) or not all(arrived_server.no_other_action for arrived_server in arrived):
-            target.ring(connection, servers.ACTIONS_BELL)
+            target.notify(connection, servers.ACTIONS_CHANGED)
     return arrived, events
 
 

@@ -58,7 +58,7 @@ class ActionRunner:
         self._leaves: Callable[[Work], bool] = flows["leaves"]["*"]
         self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
         conductor.places.left = {database.name: False for database in self._served}
-        conductor.places.on_free = self._ring
+        conductor.places.on_free = self._notify_runners
 
     def start(self, *more: Callable[[], None]) -> None:
         """Start the threads that lease actions from the queues and renew the leases. *more*: further functions to run,
@@ -85,7 +85,7 @@ class ActionRunner:
         back into the queue."""
         self.conductor.over.set()
         for database in self._served:
-            database.bell.ring(servers.ACTIONS_BELL)
+            database.signals.notify(servers.ACTIONS_CHANGED)
         ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
         ended.start()
         ended.join(grace)
@@ -99,7 +99,7 @@ class ActionRunner:
     def _take(self, database: Database) -> None:
         conductor, left = self.conductor, self.conductor.places.left
         while not conductor.over.is_set():
-            ring_count = database.bell.count(servers.ACTIONS_BELL)
+            signal_count = database.signals.count(servers.ACTIONS_CHANGED)
             room = conductor.places.reserve_places(conductor.over)
             taken: Sequence[Any] = ()
             begun: list[Any] = []
@@ -120,7 +120,7 @@ class ActionRunner:
             if taken and database is conductor.store.cell0:
                 conductor.over.wait(GATHER)
             if len(taken) < room:  # there were no more
-                database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
+                database.signals.wait(servers.ACTIONS_CHANGED, signal_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
         """Return the maximum seconds until the next read of the queue of *database*: the time until the next delayed
@@ -205,10 +205,10 @@ class ActionRunner:
                 self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
 
-    def _ring(self) -> None:
+    def _notify_runners(self) -> None:
         for database in self._served:
             if self.conductor.places.left[database.name]:
-                database.bell.ring(servers.ACTIONS_BELL)
+                database.signals.notify(servers.ACTIONS_CHANGED)
 
     def _act(self, database: Database, action: ActionRow, server: ServerRow | None,
              event: int | None) -> Continuation | None:

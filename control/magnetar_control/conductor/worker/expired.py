@@ -43,7 +43,7 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
             if row is not None and servers.request_server_action(connection, row, key, f"req-{uuid.uuid4()}",
                                                                  row.user_id, row.project_id):
                 count += 1
-                database.ring(connection, servers.ACTIONS_BELL)
+                database.notify(connection, servers.ACTIONS_CHANGED)
     return count
 
 

@@ -340,7 +340,7 @@ class Work:
         self.confirm_lease(connection)
         self.server = cast("ServerRow", servers.update_progress_returning(
             connection, self.id, self._own(connection, values), **values))
-        self.database.ring(connection, servers.SERVERS_BELL)
+        self.database.notify(connection, servers.SERVERS_CHANGED)
 
     def defer(self, **values: Any) -> None:
         """Set the columns *values* of the server's row in the action's next transaction."""
@@ -430,7 +430,7 @@ class Work:
                     servers.update_server_progress(connection, self.id, self._own(connection, values), **values)
                 for write in self.end_writes:
                     write(connection)
-                self.database.ring(connection, servers.SERVERS_BELL)
+                self.database.notify(connection, servers.SERVERS_CHANGED)
 
         self.database.retried(once)
         self._left = values
@@ -446,7 +446,7 @@ class Work:
                 revised = servers.update_list_column(connection, self.id, column, change)
                 if follows:
                     servers.update_server_row(connection, self.id, **follows(revised))
-                self.database.ring(connection, servers.SERVERS_BELL)
+                self.database.notify(connection, servers.SERVERS_CHANGED)
 
         self.database.retried(once)
 
@@ -457,7 +457,7 @@ class Work:
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)
-            self.database.ring(connection, servers.ACTIONS_BELL)
+            self.database.notify(connection, servers.ACTIONS_CHANGED)
 
     def error(self, cause: BaseException) -> None:
         """End the action as failed with the error *cause*, and set the server's vm_state to error."""

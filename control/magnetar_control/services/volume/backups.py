@@ -37,7 +37,7 @@ from .rows import (
 from .tables import backups, snapshots, volumes
 from .types import VolumeType
 from .volumes import create_volume_row
-from .worker import BELL
+from .worker import VOLUMES_CHANGED
 
 GIB = 2**30
 #: Columns in the documents of backups.
@@ -113,7 +113,7 @@ class BackupStore(NamedStore):
                 # Without updated_at: it tells whether the volume was changed since its backup.
                 connection.execute(update(volumes).where(volumes.c.id == volume_id).values(
                     status=BACKING_UP, previous_status=volume["status"]))
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
             return backup_documents(connection, [get_visible_row(connection, backups, context, id)])[0]
 
     def check(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
@@ -170,7 +170,7 @@ class BackupStore(NamedStore):
             volume = get_visible_row(connection, volumes, context, volume_id)
             if dry_run:
                 raise DryRunEnd
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return {"backup_id": id, "volume_id": volume_id, "volume_name": volume["name"]}
 
     def _new_volume(self, context: Context, id: str, backup: RowMapping, name: str | None, *,
@@ -204,7 +204,7 @@ class BackupStore(NamedStore):
                                      "the latest before the others.")
             queue_volume_task(connection, backups, row, "delete", None if force else DELETABLE, status="deleting")
             release_backup_source(connection, row)
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
 
     def reset_status(self, context: Context, id: str, status: str) -> None:
         """Set the status of a backup, after an admin has checked it. Cancel its running task."""
@@ -241,7 +241,7 @@ class BackupStore(NamedStore):
             if not insert_imported_backup(connection, {**record, "project_id": context.project_id or "",
                                                        "user_id": context.user_id}):
                 raise InvalidRequest(f"Invalid backup: Backup {record['id']} already exists in the database.")
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return self.show(context, record["id"])
 
     def import_catalogues(self, records: Sequence[Document]) -> list[str]:
@@ -250,7 +250,7 @@ class BackupStore(NamedStore):
         yet."""
         with self.database.write() as connection:
             imported = [record["id"] for record in records if insert_imported_backup(connection, record)]
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return imported
 
 

@@ -49,7 +49,7 @@ from .tables import volumes as table
 from .transfers import TransferStore
 from .types import TypeStore, VolumeType
 from .volumes import VolumeStore, attachments_of, documents
-from .worker import BELL, Worker
+from .worker import VOLUMES_CHANGED, Worker
 
 GIB = 2**30
 #: The image property that names the type of volumes made from it, unless the request names one.
@@ -118,7 +118,7 @@ class EmbeddedVolumes:
             self.quota.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
             begin_snapshot(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
                            metadata=fields.get("metadata") or {})
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return self.snapshots.show(context, id)
 
     def delete_snapshot(self, context: Context, id: str) -> None:
@@ -126,7 +126,7 @@ class EmbeddedVolumes:
             row = find_visible_row(connection, snapshots, context, id)
             if row is not None and row["status"] != "deleting":
                 queue_volume_task(connection, snapshots, row, "delete", status="deleting")
-                self.database.ring(connection, BELL)
+                self.database.notify(connection, VOLUMES_CHANGED)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """Create and return a volume of *size* GiB. *fields*: as in ``services.Volumes.create``, and also description,
@@ -142,7 +142,7 @@ class EmbeddedVolumes:
             volumes.create_volume_row(connection, context, self.quota, values)
             if chosen is not None:
                 chosen.check_volume(values["size"], self.zone)
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
@@ -274,7 +274,7 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             attachments.lock_volume(connection, id)
             answer = action(connection, context, get_visible_row(connection, table, context, id), **arguments)
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return answer
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
@@ -312,7 +312,7 @@ class EmbeddedVolumes:
         or is not done in time."""
         deadline = time.monotonic() + limit
         while True:
-            bell_count = self.database.bell.count(BELL)
+            signal_count = self.database.signals.count(VOLUMES_CHANGED)
             with self.database.read() as connection:
                 row = connection.execute(select(table).where(table.c.id == id)).mappings().first()
                 if row is not None and row["status"] not in (*MAKING, "error"):
@@ -324,7 +324,7 @@ class EmbeddedVolumes:
             if time.monotonic() >= deadline:
                 raise InvalidRequest(f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
-                self.worker.rest(bell_count, min(0.5, max(deadline - time.monotonic(), 0.01)))
+                self.worker.rest(signal_count, min(0.5, max(deadline - time.monotonic(), 0.01)))
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
         self.act(context, id, reimage_volume, image_id=image_id, reimage_reserved=True, request=request)
@@ -447,4 +447,4 @@ class EmbeddedVolumes:
             row = find_visible_row(connection, table, context, id)
             if row is not None and row["status"] != "deleting":
                 volumes.begin_delete(connection, row, force=row["status"] in MAKING or bool(row["migration"]))
-                self.database.ring(connection, BELL)
+                self.database.notify(connection, VOLUMES_CHANGED)

@@ -23,7 +23,7 @@ from .removal_rows import has_due_removal
 from .rows import check_admin, get_visible_row, queue_volume_task
 from .tables import attachments, snapshots, volumes
 from .types import VolumeType
-from .worker import BELL
+from .worker import VOLUMES_CHANGED
 
 #: Name of the field of a reference, as in Cinder's drivers of files and logical volumes.
 NAME, ID = "source-name", "source-id"
@@ -82,7 +82,7 @@ class ManageStore:
             self.quota.within(connection, values["project_id"], per_volume_gigabytes=content["size"], volumes=1,
                               gigabytes=content["size"])
             connection.execute(insert(volumes).values(status="creating", task=MANAGE, created_at=utc_now(), **values))
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
         return str(id)
 
     def _referenced(self, target: PoolTarget, reference: Document) -> Document:
@@ -128,4 +128,4 @@ class ManageStore:
                     raise InvalidRequest(f"Invalid volume: Volume {id} must not {state} to be unmanaged.")
             queue_volume_task(connection, volumes, row, UNMANAGE, ("available", "error", "error_unmanaging"),
                               status="unmanaging")
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)

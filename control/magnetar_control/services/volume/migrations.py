@@ -23,7 +23,7 @@ from .rows import check_admin, check_volume_writer, get_visible_row, queue_volum
 from .tables import attachments, snapshots, volumes
 from .type_specs import BACKEND_NAME, POOL
 from .types import TypeStore, VolumeType
-from .worker import BELL
+from .worker import VOLUMES_CHANGED
 
 NEVER, ON_DEMAND = "never", "on-demand"
 #: Statuses of volumes that can migrate.
@@ -179,7 +179,7 @@ class MigrationStore:
                           migration=migration, migration_status=STARTING)
         if is_between_hosts(migration):
             note_copy(connection, row["id"], migration)
-        self.database.ring(connection, BELL)
+        self.database.notify(connection, VOLUMES_CHANGED)
 
 
 def _pool_name(row: RowMapping) -> str:

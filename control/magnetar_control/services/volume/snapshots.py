@@ -22,7 +22,7 @@ from .rows import (
     set_columns,
 )
 from .tables import snapshots
-from .worker import BELL
+from .worker import VOLUMES_CHANGED
 
 SHOWN = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at", "project_id",
          "user_id", "bootable", "host", "fault")
@@ -54,7 +54,7 @@ class SnapshotStore(NamedStore):
         with self.database.write() as connection:
             row = get_visible_row(connection, snapshots, context, id)
             queue_volume_task(connection, snapshots, row, "delete", None if force else DELETABLE, status="deleting")
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
 
     def reset_status(self, context: Context, id: str, status: str) -> None:
         """Set the status of a snapshot, after an admin has checked it."""

@@ -28,7 +28,7 @@ from .rows import (
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
 from .types import type_ids_of_names
-from .worker import BELL
+from .worker import VOLUMES_CHANGED
 
 #: Status of an attachment to the status of its volume. Of several attachments the first status in this order counts.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
@@ -191,4 +191,4 @@ class VolumeStore(NamedStore):
         with self.database.write() as connection:
             begin_delete(connection, get_visible_row(connection, volumes, context, id), cascade=cascade, force=force,
                          admin=context.is_admin)
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)

@@ -53,12 +53,12 @@ from .removal_rows import RECORD
 from .tables import backups, snapshots, volumes
 
 log = logging.getLogger(__name__)
-BELL = "volumes"
+VOLUMES_CHANGED = "volumes"
 #: Seconds that a task belongs to the worker that took it; renewed while the worker is busy with it.
 LEASE = 15.0
 #: Maximum number of attempts while a host does not answer; seconds between them, which double, and their maximum.
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
-#: Seconds between reads of the tables when no bell rings: by the first thread, and by each other one.
+#: Seconds between reads of the tables without a signal: by the first thread, and by each other one.
 LOOK, SELDOM = 1.0, 5.0
 #: Seconds between reads of the tables while there are no tasks and the database seems unchanged.
 QUIET = 15.0
@@ -105,27 +105,27 @@ class Worker:
         """Stop taking new tasks, and wait up to 5 seconds for each thread. Another process continues tasks that are
         still running after that."""
         self._over.set()
-        self.database.bell.ring(BELL)
+        self.database.signals.notify(VOLUMES_CHANGED)
         for thread in self._threads:
             thread.join(5)
 
-    def rest(self, bell_count: int, limit: float) -> None:
-        """Wait at most *limit* seconds for the notification of a new task. *bell_count*: how many notifications of
-        volume tasks the caller has seen (``database.bell.count``); if there are more already, return immediately. Does
-        not read the tables."""
+    def rest(self, signal_count: int, limit: float) -> None:
+        """Wait at most *limit* seconds for the notification of a new task. *signal_count*: how many notifications of
+        volume tasks the caller has seen (``database.signals.count``); if there are more already, return immediately.
+        Does not read the tables."""
         if not self._over.is_set():
-            self.database.bell.wait_for_ring(BELL, bell_count, limit)
+            self.database.signals.wait_for_signal(VOLUMES_CHANGED, signal_count, limit)
 
     def _run(self, look: float, tables: Sequence[Table]) -> None:
         changes, has_tasks = ChangeCheck(self.database, QUIET), True
         while not self._over.is_set():
-            bell_count = self.database.bell.count(BELL)
+            signal_count = self.database.signals.count(VOLUMES_CHANGED)
             try:
                 if not (changes.may_have_changed() or has_tasks):
-                    self.rest(bell_count, look)
+                    self.rest(signal_count, look)
                 elif not self.step(tables=tables):
                     has_tasks = self._has_tasks()
-                    self.rest(bell_count, look)
+                    self.rest(signal_count, look)
                 else:
                     has_tasks = True
             except Exception:
@@ -231,7 +231,7 @@ class Worker:
             if not done and row["task"] != "delete":
                 connection.execute(update(table).where(table.c.id == row["id"], table.c.task == "delete").values(
                     holder=None, lease_until=None))
-            self.database.ring(connection, BELL)
+            self.database.notify(connection, VOLUMES_CHANGED)
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:

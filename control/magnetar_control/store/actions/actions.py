@@ -391,7 +391,7 @@ def requeue_held_actions(database: Database, holder: str) -> None:
         connection.execute(update(actions).where(
             is_open_action(), actions.c.holder == holder, actions.c.state == "running").values(
             state="queued", holder=None, lease_until=None))
-        database.ring(connection, "actions")
+        database.notify(connection, "actions")
 
 
 def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One database, SQLite (WAL) or PostgreSQL, with the same statements on both, and its doorbell."""
+"""One database, SQLite (WAL) or PostgreSQL, with the same statements on both, and the signals of its changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from . import sqlite
-from .bell import Bell, Notifier
+from .bell import ChangeSignals, Notifier
 from .file_watch import FileWatch
 from .timeouts import CircuitBreaker, fails_fast, hanging_database_error
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Seconds after which a thread that waits for a bell checks the table again, by engine; ``WATCHED``: while a SQLite
+#: Seconds after which a thread that waits for a signal checks the table again, by engine; ``WATCHED``: while a SQLite
 #: file is watched.
 LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
 WATCHED = 2.0
@@ -158,8 +158,9 @@ class Database:
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
         self._open: deque[Connection] = deque()
         self._to_read, self._to_write = (_turns(count, patience) for count, patience in TURNS[self.kind])
-        self.bell = Bell(LOOK_AGAIN[self.kind])
-        #: Identifies this process's notifications, which its listener ignores: its rings wake its own threads directly.
+        self.signals = ChangeSignals(LOOK_AGAIN[self.kind])
+        #: Identifies this process's notifications, which its listener ignores: ``notify`` wakes its own threads
+        #: directly.
         self.origin = uuid.uuid4().hex[:12]
         self._listener: Listener | FileWatch | None = None
         self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None
@@ -202,34 +203,34 @@ class Database:
 
     @contextlib.contextmanager
     def single(self) -> Iterator[Connection]:
-        """Yield a connection for one writing statement, which is its own transaction. Calls of ``ring`` in the
+        """Yield a connection for one writing statement, which is its own transaction. Calls of ``notify`` in the
         ``with`` block take effect after the statement."""
         self._refuse()
-        rung: dict[str, bool] = {}
+        signalled: dict[str, bool] = {}
         with self.breaker, self._to_write(), self.reading.connect() as connection:
-            connection.info["rung"] = rung
+            connection.info["signalled"] = signalled
             yield connection
-        self._rung(rung)
+        self._wake_waiters(signalled)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Yield the connection of one transaction (``BEGIN IMMEDIATE`` on SQLite). Calls of ``ring`` in the ``with``
+        """Yield the connection of one transaction (``BEGIN IMMEDIATE`` on SQLite). Calls of ``notify`` in the ``with``
         block take effect after the commit."""
         self._refuse()
         with self.breaker, self._to_write(), self.engine.connect() as connection:
-            rung: dict[str, bool] = {}
-            connection.info["rung"] = rung
+            signalled: dict[str, bool] = {}
+            connection.info["signalled"] = signalled
             with connection.begin():
                 yield connection
-        self._rung(rung)
+        self._wake_waiters(signalled)
 
-    def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Wake the threads that wait (``Bell.wait``) for one of the names in *rung*. A name that maps to true also
-        wakes the threads of other processes."""
-        for name in rung:
-            self.bell.ring(name)
-        if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
-            self._notifier.ring(remote_names)
+    def _wake_waiters(self, signalled: Mapping[str, bool]) -> None:
+        """Wake the threads that wait (``ChangeSignals.wait``) for one of the names in *signalled*. A name that maps to
+        true also wakes the threads of other processes."""
+        for name in signalled:
+            self.signals.notify(name)
+        if self._notifier and (remote_names := [name for name, remote in signalled.items() if remote]):
+            self._notifier.send(remote_names)
 
     def _refuse(self) -> None:
         """Raise ``OperationalError`` if this database hangs, and the caller's ``statement_timeout`` block says that
@@ -248,11 +249,11 @@ class Database:
         clock, because the clocks of the machines may differ."""
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
-    def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
+    def notify(self, connection: Connection, name: str, *, remote: bool = True) -> None:
         """When the transaction of *connection* (from ``write`` or ``single``) is committed, wake the threads that wait
-        for *name* (``Bell.wait``). *remote*: also in other processes."""
-        rung: dict[str, bool] = connection.info["rung"]
-        rung[name] = remote or rung.get(name, False)
+        for *name* (``ChangeSignals.wait``). *remote*: also in other processes."""
+        signalled: dict[str, bool] = connection.info["signalled"]
+        signalled[name] = remote or signalled.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
         """Call *function* again and again until it succeeds, for at most ``RETRY_FOR`` seconds, and return its result.
@@ -271,22 +272,23 @@ class Database:
             pause = min(pause * 2, 1.0)
 
     def listen(self) -> None:
-        """Start to receive the signals (``ring``) of other processes: from PostgreSQL, or by watching the SQLite file.
+        """Start to receive the signals (``notify``) of other processes: from PostgreSQL, or by watching the SQLite
+        file.
         """
         if self._listener is not None:
             return
         if self.kind == "postgresql":
             from .postgresql import Listener
-            self._listener = Listener(self.name, self.url, self.bell, self.origin)
+            self._listener = Listener(self.name, self.url, self.signals, self.origin)
         elif (path := self.url.database) and path != ":memory:":
             try:
-                self._listener = FileWatch(self.name, path, self.bell)
+                self._listener = FileWatch(self.name, path, self.signals)
             except OSError as error:
                 log.warning("database %s: %s; changes by other processes are looked for every %g s. Raise "
                             "fs.inotify.max_user_instances to have them reported", self.name, error,
-                            self.bell.look_again)
+                            self.signals.look_again)
                 return
-            self.bell.look_again = WATCHED
+            self.signals.look_again = WATCHED
         if self._listener is not None:
             self._listener.start()
 

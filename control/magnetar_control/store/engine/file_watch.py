@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A watch over a SQLite file that rings the bell of the database when any process commits a transaction. The kernel
+"""A watch over a SQLite file that signals a change of the database when any process commits a transaction. The kernel
 reports writes to the write-ahead log (inotify), so there is no polling between writes."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import select
 import sqlite3
 import threading
 
-from .bell import ALL, Bell
+from .bell import ALL, ChangeSignals
 
 log = logging.getLogger(__name__)
 #: The flag from linux/inotify.h for writes to a file.
 IN_MODIFY = 0x2
-#: Seconds between two rings while commits follow each other. Threads of this process are woken directly.
+#: Seconds between two signals while commits follow each other. Threads of this process are woken directly.
 GATHER = 0.05
 #: Seconds between further checks for a commit. ``LATER``: after a write, because other processes can read its commit
 #: only a moment after the kernel reports the write. ``NOTICED``: after a commit, because another may be in progress.
@@ -25,13 +25,13 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 
 class FileWatch(threading.Thread):
-    """A thread that wakes all threads of this process that wait on *bell* (a ``Bell``: condition variables by name)
-    when any process has committed to the SQLite file at *path*. It uses inotify. Raises ``OSError`` when the kernel's
-    limit of watches is reached."""
+    """A thread that wakes all threads of this process that wait on *signals* (a ``ChangeSignals``: condition variables
+    by name) when any process has committed to the SQLite file at *path*. It uses inotify. Raises ``OSError`` when the
+    kernel's limit of watches is reached."""
 
-    def __init__(self, name: str, path: str, bell: Bell) -> None:
+    def __init__(self, name: str, path: str, signals: ChangeSignals) -> None:
         super().__init__(name=f"watch {name}", daemon=True)
-        self.path, self.bell = path, bell
+        self.path, self.signals = path, signals
         # The log is removed with the last connection to the file, so this one keeps it.
         self._connection = sqlite3.connect(path, timeout=30.0, check_same_thread=False, isolation_level=None)
         try:
@@ -65,7 +65,7 @@ class FileWatch(threading.Thread):
             if version != self._version:
                 self._version, later = version, list(NOTICED)
                 for name in ALL:
-                    self.bell.ring(name)
+                    self.signals.notify(name)
                 over = select.poll()
                 over.register(self._over, select.POLLIN)
                 if over.poll(GATHER * 1000):

@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
-from .bell import ALL, CHANNEL, Bell
+from .bell import ALL, CHANNEL, ChangeSignals
 from .timeouts import SILENT, CircuitBreaker, timeout_around
 
 log = logging.getLogger(__name__)
@@ -176,14 +176,14 @@ def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
 
 class Listener(threading.Thread):
     """A thread that receives notifications from PostgreSQL, and wakes the threads of this process that wait for the
-    name in a notification. *bell*: a set of condition variables by name, for these threads. *origin*: a text that
+    name in a notification. *signals*: a set of condition variables by name, for these threads. *origin*: a text that
     identifies this process; notifications with this text, which the process itself has sent, are ignored. After a lost
     connection the thread connects again, and wakes all waiting threads once, because notifications may have been lost.
     """
 
-    def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
+    def __init__(self, name: str, url: URL, signals: ChangeSignals, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)
-        self.database_name, self.url, self.bell, self.origin = name, url, bell, origin
+        self.database_name, self.url, self.signals, self.origin = name, url, signals, origin
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -199,12 +199,12 @@ class Listener(threading.Thread):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             for name in ALL:
-                self.bell.ring(name)
+                self.signals.notify(name)
             while not self.over.is_set():
                 for heard in connection.notifies(timeout=1.0):
                     name, _space, origin = heard.payload.partition(" ")
                     if origin != self.origin:
-                        self.bell.ring(name)
+                        self.signals.notify(name)
 
     def stop(self) -> None:
         """Stop the thread within a second."""

@@ -96,8 +96,8 @@ _OTHERS = select(actions.c.id).where(
 _NEXT = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.over]),
     actions.c.state == "queued").limit(1)
-#: The bell that conductors of a cell wait for, and the bell that rings when a server has changed.
-ACTIONS_BELL, SERVERS_BELL = "actions", "servers"
+#: The signal that conductors of a cell wait for, and the signal that a server has changed.
+ACTIONS_CHANGED, SERVERS_CHANGED = "actions", "servers"
 #: Columns that every lookup of a server needs: its owner, and whether it is in this cell.
 NEEDED = frozenset(("id", "project_id", "user_id", "leaving"))
 _DUE = update(servers).where(servers.c.id == bindparam("server"), servers.c.leaving.is_(None)).values(

@@ -69,7 +69,7 @@ class Fuse:
             with database.write() as connection:
                 connection.execute(update(actions).where(actions.c.state == "running").values(
                     state="queued", holder=None, lease_until=None))
-                database.ring(connection, servers.ACTIONS_BELL)
+                database.notify(connection, servers.ACTIONS_CHANGED)
 
     def idle(self) -> bool:
         """Whether no action waits or is worked on."""

@@ -126,7 +126,7 @@ def test_what_was_cut_off_has_an_end(cloud, monkeypatch):
     with conductor.database.write() as connection:
         connection.execute(update(tables.actions).where(tables.actions.c.state == "running").values(
             lease_until=conductor.database.clock(-1)))
-        conductor.database.ring(connection, servers.ACTIONS_BELL)
+        conductor.database.notify(connection, servers.ACTIONS_CHANGED)
     assert cloud.admin.settled(id)["status"] == "SHUTOFF"
     path = f"/v2.1/servers/{id}/os-instance-actions"
     [one] = [one for one in cloud.admin.get(path).json["instanceActions"] if one["action"] == "stop"]
@@ -293,18 +293,18 @@ def test_a_volume_that_is_made_is_left_to_who_makes_it(postgres, monkeypatch, se
     thread.join()
 
 
-# A doorbell that is lost --------------------------------------------------------------------------------------
+# A signal that is lost ------------------------------------------------------------------------------------------
 def test_work_is_done_though_no_bell_rings(on_postgresql, monkeypatch):
     """Whoever waits looks again: in cell0, which gives the server to its cell, and in the cell."""
     cloud, silent = on_postgresql, []
     cloud.admin.image()
-    monkeypatch.setattr(bell.Bell, "ring", lambda _bell, name: silent.append(name))
-    monkeypatch.setattr(bell.Notifier, "ring", lambda _ringer, names: silent.extend(names))
+    monkeypatch.setattr(bell.ChangeSignals, "notify", lambda _signals, name: silent.append(name))
+    monkeypatch.setattr(bell.Notifier, "send", lambda _notifier, names: silent.extend(names))
     usual = queue.lease_next_actions
     looks = []
     monkeypatch.setattr(queue, "lease_next_actions", lambda *given: looks.append(time.monotonic()) or usual(*given))
     server = cloud.admin.boot("unheard", networks="none")
-    assert server["status"] == "ACTIVE" and servers.ACTIONS_BELL in silent
+    assert server["status"] == "ACTIVE" and servers.ACTIONS_CHANGED in silent
     began = time.monotonic()
     assert cloud.admin.act(server["id"], "os-stop").status == 202
     assert cloud.admin.settled(server["id"])["status"] == "SHUTOFF"

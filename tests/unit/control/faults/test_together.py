@@ -63,7 +63,7 @@ def asked(cloud, monkeypatch):
             yield ids
         finally:
             held.clear()
-            cloud.parts.store.cell0.bell.ring(servers.ACTIONS_BELL)
+            cloud.parts.store.cell0.signals.notify(servers.ACTIONS_CHANGED)
 
     return asking
 

@@ -139,25 +139,25 @@ def test_what_is_rung_is_heard_in_other_processes(postgres):
     """Here another ``Database`` of the same URL. Also what was rung last before the end."""
     other = Database(postgres.url.render_as_string(hide_password=False))
     other.listen()
-    eventually(lambda: other.bell.count("actions"))  # rung once when it listens
-    seen = other.bell.count("actions")
+    eventually(lambda: other.signals.count("actions"))  # rung once when it listens
+    seen = other.signals.count("actions")
     with postgres.write() as connection:
-        postgres.ring(connection, "actions")
-        assert postgres.bell.count("actions") == 0
-    assert postgres.bell.count("actions") == 1
-    eventually(lambda: other.bell.count("actions") > seen)
+        postgres.notify(connection, "actions")
+        assert postgres.signals.count("actions") == 0
+    assert postgres.signals.count("actions") == 1
+    eventually(lambda: other.signals.count("actions") > seen)
     with postgres.write() as connection:
-        postgres.ring(connection, "last")
+        postgres.notify(connection, "last")
     postgres.close()
-    eventually(lambda: other.bell.count("last"))
+    eventually(lambda: other.signals.count("last"))
     other.close()
 
 
 def test_what_is_not_written_is_not_rung(database):
     with pytest.raises(ZeroDivisionError), database.write() as connection:
-        database.ring(connection, "actions")
+        database.notify(connection, "actions")
         1 / 0  # noqa: B018 - anything that fails
-    assert database.bell.count("actions") == 0
+    assert database.signals.count("actions") == 0
 
 
 @pytest.mark.parametrize(("text", "kept"), [

@@ -44,18 +44,18 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_commit_of_another_process_is_heard(watching: Database) -> None:
-    assert watching.bell.look_again == WATCHED
+    assert watching.signals.look_again == WATCHED
     for _time in range(2):
-        count = watching.bell.count("actions")
+        count = watching.signals.count("actions")
         subprocess.run([sys.executable, "-c", WRITE, str(watching.url.database)], check=True, timeout=300)
-        eventually(lambda count=count: watching.bell.count("actions") > count)
+        eventually(lambda count=count: watching.signals.count("actions") > count)
 
 
 def test_a_waiting_thread_is_woken_before_it_looks_again(watching: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching.bell, "look_again", 600.0)
+    monkeypatch.setattr(watching.signals, "look_again", 600.0)
     other = Database(str(watching.url))
-    count = watching.bell.count("servers")
-    woken = threading.Thread(target=watching.bell.wait, args=("servers", count))
+    count = watching.signals.count("servers")
+    woken = threading.Thread(target=watching.signals.wait, args=("servers", count))
     woken.start()
     with other.write() as connection:
         connection.exec_driver_sql("INSERT INTO noted VALUES (1)")
@@ -65,12 +65,12 @@ def test_a_waiting_thread_is_woken_before_it_looks_again(watching: Database, mon
 
 
 def test_names_that_only_the_own_process_rings_are_not_rung(watching: Database) -> None:
-    watching.bell.wait_for_ring("volumes", 0, 0.01)
-    count = watching.bell.count("actions")
+    watching.signals.wait_for_signal("volumes", 0, 0.01)
+    count = watching.signals.count("actions")
     with watching.write() as connection:
         connection.exec_driver_sql("INSERT INTO noted VALUES (1)")
-    eventually(lambda: watching.bell.count("actions") > count)
-    assert watching.bell.count("volumes") == 0
+    eventually(lambda: watching.signals.count("actions") > count)
+    assert watching.signals.count("volumes") == 0
 
 
 def test_nothing_is_rung_for_what_is_not_committed_nor_read_at_rest(
@@ -80,13 +80,13 @@ def test_nothing_is_rung_for_what_is_not_committed_nor_read_at_rest(
     with pytest.raises(ZeroDivisionError), watching.write() as connection:
         connection.exec_driver_sql("INSERT INTO noted VALUES (1)")
         1 / 0  # noqa: B018 - anything that fails
-    count, at_rest = watching.bell.count("actions"), len(reads)
+    count, at_rest = watching.signals.count("actions"), len(reads)
     with watching.read() as connection:
         connection.exec_driver_sql("SELECT * FROM noted").all()
     with watching.write() as connection:  # changes nothing
         connection.exec_driver_sql("UPDATE noted SET number = 2 WHERE number = 1")
     watching._listener.join(0.3)
-    assert (watching.bell.count("actions"), len(reads)) == (count, at_rest)
+    assert (watching.signals.count("actions"), len(reads)) == (count, at_rest)
 
 
 def test_without_a_watch_the_tables_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_without_a_watch_the_tables_are_looked_at(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(file_watch, "_report_writes", full)
     database = Database(f"sqlite:///{tmp_path}/a.db")
     database.listen()
-    assert database._listener is None and database.bell.look_again == 0.05
+    assert database._listener is None and database.signals.look_again == 0.05
     database.close()

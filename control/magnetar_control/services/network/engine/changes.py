@@ -16,8 +16,8 @@ from magnetar_control.services.network.security import host_groups
 from magnetar_control.services.network.tables import changes, engine
 from magnetar_control.store.engine.database import Database, insert_if_absent
 
-#: The bell that the engine's workers listen to, and the bell that rings when the engine has written what was noted.
-BELL, WRITTEN = "network_changes", "network_written"
+#: The signal that the engine's workers wait for, and the signal that the engine has written the noted changes.
+NETWORK_CHANGED, WRITTEN = "network_changes", "network_written"
 #: Maximum number of notes in one read, and of ids in one statement.
 MANY = 500
 #: Kinds of resources whose changes are also noted for hosts.
@@ -56,7 +56,7 @@ class ChangeLog:
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
-            self.database.ring(connection, BELL, remote=not self.leads())
+            self.database.notify(connection, NETWORK_CHANGED, remote=not self.leads())
 
     def changed(self, connection: Connection, *units: str) -> None:
         """Add notes to the queue, in the caller's transaction: a request has changed *units* (keys such as
@@ -103,11 +103,11 @@ def finish_change_notes(database: Database, ids: Iterable[str], number: int) -> 
     if database.kind == "postgresql" and 0 < len(note_ids) <= MANY:  # one message instead of four
         with database.single() as connection:
             if connection.execute(_DONE_AND_NUMBERED, {"ids": note_ids, "number": number}).rowcount:
-                database.ring(connection, WRITTEN)
+                database.notify(connection, WRITTEN)
                 return
     with database.write() as connection:
         for at in range(0, len(note_ids), MANY):
             connection.execute(_DONE, {"ids": note_ids[at:at + MANY]})
         if not connection.execute(_NUMBERED, {"number": number}).rowcount:  # the first change of all
             insert_if_absent(connection, engine, id=1, number=number)
-        database.ring(connection, WRITTEN)
+        database.notify(connection, WRITTEN)

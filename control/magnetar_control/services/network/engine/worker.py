@@ -25,7 +25,7 @@ from .engine import EngineDifference, Incomplete, NetworkEngine
 from .wanted import knows_nothing, read_desired_units
 
 log = logging.getLogger(__name__)
-#: Seconds between two reads of the notes. A bell announces new notes of this process immediately.
+#: Seconds between two reads of the notes. A signal announces new notes of this process immediately.
 LOOK = 0.5
 #: Seconds between two comparisons of everything.
 ALL = 300.0
@@ -47,11 +47,11 @@ class Wait(NamedTuple):
 class WriteWatch:
     """The progress that one waiting caller observes: the ids of the queued changes that this process has written to the
     engine since the wait began (``notes``), and the number that the engine gave to the last change (``number``). The
-    event ``rung`` is set after each write."""
+    event ``signalled`` is set after each write."""
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
-        self.number, self.rung = 0, threading.Event()
+        self.number, self.signalled = 0, threading.Event()
 
 
 class EngineWorker:
@@ -81,14 +81,14 @@ class EngineWorker:
     def stop(self) -> None:
         """Stop the thread after its current writes, and close the engine."""
         self._over.set()
-        self.database.bell.ring(changes.BELL)
+        self.database.signals.notify(changes.NETWORK_CHANGED)
         if self._thread is not None:
             self._thread.join()
         self.engine.close()
 
     def _run(self) -> None:
         while not self._over.is_set():
-            bell_count, failed = self.database.bell.count(changes.BELL), True
+            signal_count, failed = self.database.signals.count(changes.NETWORK_CHANGED), True
             try:
                 self.round()
             except (MagnetarError, DBAPIError) as error:
@@ -99,9 +99,9 @@ class EngineWorker:
                 failed = self._silent = False
             if failed:
                 self.leads = False  # as far as this process knows
-                self._over.wait(AGAIN)  # even if a bell rings
+                self._over.wait(AGAIN)  # even if there is a signal
             else:
-                self.database.bell.wait(changes.BELL, bell_count, LOOK)
+                self.database.signals.wait(changes.NETWORK_CHANGED, signal_count, LOOK)
 
     def _tell(self, error: Exception) -> None:
         """Log a warning about *error*, unless a warning was already logged since the engine last worked."""
@@ -138,7 +138,7 @@ class EngineWorker:
                 if ready:
                     self._done(ready, number)
             if len(noted) < changes.MANY:
-                return  # the bell announces later notes
+                return  # a signal announces later notes
             if last_id or len(ready) < len(noted):  # otherwise read from the start: new notes may sort before
                 last_id = next(reversed(noted))
 
@@ -165,7 +165,7 @@ class EngineWorker:
             for write_watch in self._write_watches:
                 write_watch.notes.update(noted)
                 write_watch.number = number
-                write_watch.rung.set()
+                write_watch.signalled.set()
 
     def wait_until_applied(self, units: Collection[str]) -> None:
         """Wait until *units* (keys such as ``port/UUID``) are written to the engine, and then a few seconds until the
@@ -205,7 +205,7 @@ class EngineWorker:
         engine's last change. *write_watch*: from ``watch_writes``. Raises ``Unavailable`` after a timeout."""
         deadline = time.monotonic() + self.wait.engine
         while True:
-            bell_count = self.database.bell.count(changes.WRITTEN)
+            signal_count = self.database.signals.count(changes.WRITTEN)
             with self.database.read() as connection:
                 pending = changes.pending_changes(connection, units)
             if not pending.notes:
@@ -215,14 +215,14 @@ class EngineWorker:
                 with self._lock:
                     if pending.notes <= write_watch.notes:
                         return write_watch.number
-                    write_watch.rung.clear()
-                write_watch.rung.wait(min(look, deadline) - time.monotonic())
+                    write_watch.signalled.clear()
+                write_watch.signalled.wait(min(look, deadline) - time.monotonic())
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             if not self.leads:
-                self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
+                self.database.signals.wait(changes.WRITTEN, signal_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
         """Return the differences between the engine's content and the database, without objects whose changes are still

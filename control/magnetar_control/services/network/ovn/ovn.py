@@ -24,7 +24,7 @@ from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
 from ovsdbapp.exceptions import OvsdbAppException
 
 from magnetar_control.services.network.engine.engine import EngineDifference, LogicalPort, Unit, Wanted
-from magnetar_control.store.engine.bell import Bell
+from magnetar_control.store.engine.bell import ChangeSignals
 from magnetar_core.errors import Unavailable
 
 from . import ovn_messages, ovn_servers, ovn_stream
@@ -43,7 +43,7 @@ ROW_OF = {"network": SWITCH, "group": GROUP}
 LOOK = 1.0
 #: Seconds that ovn-northd has for a change before the audit reports that it does not follow.
 NORTHD = 10.0
-#: The bell that rings when NB_Global changes: hosts or ovn-northd have applied changes.
+#: The signal of a change of NB_Global: hosts or ovn-northd have applied changes.
 HOSTS = "hosts"
 NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound database, so that hosts do not hear of "
                 "it: no ovn-northd runs, or a cluster of the southbound database has no quorum. Look at both on the "
@@ -148,13 +148,13 @@ class OvnEngine:
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed
-            bell_count = followed.count(HOSTS)
+            signal_count = followed.count(HOSTS)
             if self._read(lambda idl: any(getattr(row, column) >= number for row in _global(idl.tables))):
                 return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return False
-            followed.wait(HOSTS, bell_count, remaining)
+            followed.wait(HOSTS, signal_count, remaining)
 
     def _knows_chassis(self) -> bool:
         """Return whether ``_chassis`` can answer without waiting for the southbound database."""
@@ -196,11 +196,11 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The local copy of the northbound database. ``followed``: a ``Bell`` (a condition for waiting threads) that rings
-    when the row of NB_Global has changed."""
+    """The local copy of the northbound database. ``followed``: ``ChangeSignals`` (conditions for waiting threads),
+    which signal a change of the row of NB_Global."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
-        self.followed = Bell(LOOK)  # before the first message of the database
+        self.followed = ChangeSignals(LOOK)  # before the first message of the database
         self._north: Northbound | None = None
         super().__init__(*words, **more)
 
@@ -208,7 +208,7 @@ class _Idl(ovn_servers.DatabaseCopy):
         """Override the IDL's callback for a changed *row*. *event*: the type of the change. *updates*: the old values.
         The thread of the connection calls this."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
-            self.followed.ring(HOSTS)
+            self.followed.notify(HOSTS)
         elif self._north:
             self._north.update_row(row, updates._data if event == ROW_UPDATE else None,  # noqa: SLF001 - what was, by column
                                    is_present=event != ROW_DELETE)

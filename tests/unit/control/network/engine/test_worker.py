@@ -182,14 +182,14 @@ def test_who_waits_hears_before_the_notes_are_gone(ask, service, sqlite, monkeyp
 
 def test_who_writes_himself_tells_no_others_what_is_to_be_written(ask, service, sqlite, monkeypatch):
     told = []
-    monkeypatch.setattr(sqlite, "_notifier", SimpleNamespace(ring=told.extend, stop=lambda: None))
+    monkeypatch.setattr(sqlite, "_notifier", SimpleNamespace(send=told.extend, stop=lambda: None))
     network = new_network(ask)
-    assert told == [changes.BELL] * 2, "it may be another who writes"
+    assert told == [changes.NETWORK_CHANGED] * 2, "it may be another who writes"
     service.worker.round()
     told.clear()
-    seen = sqlite.bell.count(changes.BELL)
+    seen = sqlite.signals.count(changes.NETWORK_CHANGED)
     new_server(service, network)
-    assert told == [] and sqlite.bell.count(changes.BELL) == seen + 1
+    assert told == [] and sqlite.signals.count(changes.NETWORK_CHANGED) == seen + 1
     service.worker.round()
     assert told == [changes.WRITTEN]
 
