@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("agent", "control", "plugins/module_utils/core")
 EMPTY = ("dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakValueDictionary", "WeakKeyDictionary")
 #: Classes of which one is made for a request, an answer, an action or an operation, and goes with it.
-SHORT_LIVED = frozenset(("Call", "ListQuery", "Operation", "Request", "ServerView", "Work"))
+SHORT_LIVED = frozenset(("Call", "ListQuery", "Operation", "Request", "ServerView", "RunningAction"))
 
 
 def empty(value: ast.expr | None) -> bool:

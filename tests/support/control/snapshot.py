@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 
 from magnetar_control.conductor.flows import volume_attach
 from magnetar_control.conductor.worker import retry
-from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.conductor.worker.work import HostDown, RunningAction
 from magnetar_control.store.engine import tables
 from magnetar_control.store.servers import servers
 from tests.unit.control.attachments.asking import Owner
@@ -24,10 +24,10 @@ def queued(owner: Owner, server: str, action: str) -> bool:
 
 def unreachable(patched: pytest.MonkeyPatch) -> None:
     """Patch flows so that no host answers, and failed actions are not tried again by themselves."""
-    def client(work: Work, host: str | None = None) -> None:
+    def client(work: RunningAction, host: str | None = None) -> None:
         raise HostDown(f"host {host or work.server.host} does not answer")
 
-    patched.setattr(Work, "client", client)
+    patched.setattr(RunningAction, "client", client)
     patched.setattr(volume_attach, "connect_volume", lambda work, host, _entry: client(work, host))
     patched.setattr(retry, "AGAIN", 600.0)
 

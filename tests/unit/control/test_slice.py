@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_control.agents import Agents
 from magnetar_control.conductor.flows import server_create
-from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.conductor.worker.work import HostDown, RunningAction
 from magnetar_control.store.servers import servers
 from magnetar_core.errors import Unreachable
 from magnetar_core.http.client import Client
@@ -75,7 +75,7 @@ def small(cloud: Cloud) -> str:
 def test_users_are_not_told_of_hosts_that_do_not_answer(
         cloud: Cloud, monkeypatch: pytest.MonkeyPatch, attempts: int) -> None:
     """Neither which they are, nor where their agents listen, nor tracebacks; admins are."""
-    def make(work: Work, host: str, _nics: object) -> None:
+    def make(work: RunningAction, host: str, _nics: object) -> None:
         raise HostDown(f"The agent of host {host} does not answer: Cannot reach the agent at unix:/secret")
 
     monkeypatch.setattr(server_create, "make_server", make)

@@ -16,7 +16,7 @@ from magnetar_control.conductor.worker.retry import (
     retry_forever,
     take_back_attachment,
 )
-from magnetar_control.conductor.worker.work import HostDown, Work, leased_database
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, leased_database
 from magnetar_control.documents import ServerNic
 from magnetar_control.scheduler.place import describe_nic_needs, hold_ports
 from magnetar_control.store.actions import actions
@@ -29,7 +29,7 @@ from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 CANCELLED = "The host did not attach it while its caller waited, or the server's state was reset."
 
 
-def run_nic_attachment(work: Work) -> None:
+def run_nic_attachment(work: RunningAction) -> None:
     """Attach a NIC to the server of the action *work*. ``work.args["wish"]`` is the requested port. If the attachment
     fails or is cancelled, detach the NIC and free the port. While the host is down, the action is repeated later."""
     network, nic = work.conductor.services.network, None
@@ -58,7 +58,7 @@ def run_nic_attachment(work: Work) -> None:
                                  partial(_release, work, nic["port_id"], asks=_asks_of_host(nic)))
 
 
-def _end_attachment(work: Work) -> None:
+def _end_attachment(work: RunningAction) -> None:
     """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API may already have told
     the client that nothing was attached."""
     def check(connection: Connection) -> None:
@@ -74,7 +74,7 @@ def _end_attachment(work: Work) -> None:
         raise
 
 
-def _plug(work: Work, nic: ServerNic) -> Document:
+def _plug(work: RunningAction, nic: ServerNic) -> Document:
     """Plug *nic* into the guest, and return the server as its agent reports it. Raises ``Conflict`` when the host lacks
     resources for the NIC's port."""
     if _asks_of_host(nic) and not _hold_port_resources(work):
@@ -97,7 +97,7 @@ def _asks_of_host(nic: ServerNic) -> bool:
     return bool(nic.get("resources") or nic.get("devices"))
 
 
-def _hold_port_resources(work: Work) -> bool:
+def _hold_port_resources(work: RunningAction) -> bool:
     """Adjust the server's claim on its host to the bandwidth and devices that its current ports need. Return ``False``
     if the host has too little left."""
     conductor, api = work.conductor, leased_database(work.confirm_lease, work.conductor.store.api)
@@ -106,7 +106,7 @@ def _hold_port_resources(work: Work) -> bool:
     return hold_ports(api, work.id, host, made_of, lambda: conductor.services.network.ports(work.id))
 
 
-def run_nic_detachment(work: Work) -> None:
+def run_nic_detachment(work: RunningAction) -> None:
     """Detach the NIC with the MAC address ``work.args["mac"]`` from the server, and free the port
     ``work.args["port_id"]``, or delete the port if ``work.args["delete"]`` is true. While the host does not answer,
     repeat the action instead of ending it as failed, because the guest may have released the NIC already."""
@@ -126,7 +126,7 @@ def run_nic_detachment(work: Work) -> None:
                    partial(retry_forever, work))
 
 
-def _tell_guest(work: Work) -> None:
+def _tell_guest(work: RunningAction) -> None:
     """If the server has floating IPs, send new metadata to the guest after the action, because a new or removed port
     may change the floating IPs. If the action is repeated, send the metadata in any case, because the first attempt may
     already have removed the floating IPs."""
@@ -134,7 +134,7 @@ def _tell_guest(work: Work) -> None:
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 
 
-def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> None:
+def _release(work: RunningAction, port_id: str, *, asks: bool, delete: bool = False) -> None:
     """Free the port *port_id*, or delete it if *delete* is true. *asks*: whether the port uses resources of the host
     (bandwidth, PCI devices), which must then be released too."""
     work.conductor.services.network.release(work.id, port_id, work.confirm_lease, delete=delete)
@@ -142,14 +142,14 @@ def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> N
         _hold_port_resources(work)
 
 
-def _unplug(work: Work, mac: str, port_id: str) -> None:
+def _unplug(work: RunningAction, mac: str, port_id: str) -> None:
     with work.client() as client:
         client.delete("interface_attachment", f"{work.id}:{mac}", progress=work.progress)
         addresses = client.get("server", work.id).get("addresses") or {}
     _save_nics(work, addresses, lambda saved_nics: [nic for nic in saved_nics if nic["port_id"] != port_id])
 
 
-def _save_nics(work: Work, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
+def _save_nics(work: RunningAction, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
     """Replace the server's stored list of NICs by ``change(list)``, and update the server's stored addresses for the
     new list. *addresses*: the addresses that the agent reports."""
     work.revise("interfaces", change, lambda saved_nics: {"addresses": servers.json_text(addresses_of_nics(saved_nics,

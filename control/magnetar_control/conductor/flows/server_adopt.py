@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import machines, nics
 from magnetar_control.conductor.worker.retry import retry_forever, retry_later
-from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down, leased_database
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, full_is_down, leased_database
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import deleted_servers, servers
@@ -27,7 +27,7 @@ from magnetar_core.power import POWERS
 log = logging.getLogger(__name__)
 
 
-def run_adoption(work: Work) -> None:
+def run_adoption(work: RunningAction) -> None:
     """Adopt the libvirt domain of the action *work*, so that it becomes the action's server: allocate ports, and have
     the host's agent record the domain as a server. If the agent refuses, undo the adoption."""
     host = work.action.host or work.server.host
@@ -45,7 +45,7 @@ def run_adoption(work: Work) -> None:
         work.done(**columns)
 
 
-def _check_wanted(work: Work, host: str) -> None:
+def _check_wanted(work: RunningAction, host: str) -> None:
     """Raise ``Conflict`` if the adoption must not continue: the server was deleted meanwhile, or it has no claim on
     *host* any more. In the second case, an earlier attempt was undoing the adoption, which ends with the release of the
     claims."""
@@ -57,7 +57,7 @@ def _check_wanted(work: Work, host: str) -> None:
         raise Conflict("The adoption has failed, and was interrupted while it was undone. Repeat it.")
 
 
-def _adopt_on(work: Work, host: str) -> dict[str, Any]:
+def _adopt_on(work: RunningAction, host: str) -> dict[str, Any]:
     """Allocate the ports of the server, and have the agent of *host* adopt its domain. Return the columns of the
     server's row."""
     ports = nics.allocate_nics(work, host)
@@ -73,7 +73,7 @@ def _adopt_on(work: Work, host: str) -> dict[str, Any]:
             "vm_state": power.vm_state, "launched_at": work.server.launched_at or utc_now()}
 
 
-def _undo_adoption(work: Work, host: str, error: MagnetarError) -> None:
+def _undo_adoption(work: RunningAction, host: str, error: MagnetarError) -> None:
     """Undo an adoption that has failed with *error*: have the agent of *host* release the domain, free the ports and
     the claims, and set the server to error. Until the host answers, the action is repeated."""
     work.confirm_lease()
@@ -90,14 +90,14 @@ def _undo_adoption(work: Work, host: str, error: MagnetarError) -> None:
     work.failed(error, vm_state="error", host=None, interfaces="[]")
 
 
-def release_domain(work: Work, host: str) -> None:
+def release_domain(work: RunningAction, host: str) -> None:
     """Have the agent of *host* release the libvirt domain of the adopted server: the agent does not manage the domain
     any more, and the domain continues to run. Do nothing if the host does not have the server. Raises ``HostDown``."""
     with full_is_down(), work.client(host, PATIENCE) as client:
         client.delete("adoption", work.id)
 
 
-def run_release(work: Work) -> None:
+def run_release(work: RunningAction) -> None:
     """Release the adopted server of the action *work*: its domain runs on, its ports and claims are freed, and its rows
     are removed, so that the domain can be adopted again. If the host does not answer, the server stays as it is."""
     try:
@@ -120,7 +120,7 @@ def run_release(work: Work) -> None:
         work.done(deleted_at=utc_now(), host=work.server.host)
 
 
-def _forget_rows(work: Work, connection: Connection) -> None:
+def _forget_rows(work: RunningAction, connection: Connection) -> None:
     """Send the notifications of the release, and remove the server's rows, in the transaction that ends the action."""
     work.notifications.write(connection, work.server)
     deleted_servers.remove_server_rows(connection, [work.id])

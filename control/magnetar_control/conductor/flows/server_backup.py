@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_core.document import Documents
 from magnetar_core.errors import MagnetarError
 
@@ -16,7 +16,7 @@ from . import server_create_image
 log = logging.getLogger(__name__)
 
 
-def run_backup(work: Work) -> None:
+def run_backup(work: RunningAction) -> None:
     """Upload the content of the backup image ``work.args["image"]`` of the action *work*, then delete old backups of
     the server. ``work.args["rotation"]``: the number of backups of the same type that remain."""
     if not work.args["rotation"] and server_create_image.image_of_server(work, work.args["image"]) is None:
@@ -25,7 +25,7 @@ def run_backup(work: Work) -> None:
         server_create_image.run_image_creation(work, partial(_rotate, work))
 
 
-def _rotate(work: Work) -> None:
+def _rotate(work: RunningAction) -> None:
     """Delete the server's oldest backups so that at most ``work.args["rotation"]`` remain. If a backup cannot be
     deleted, the next backup action tries again."""
     rotation, images, context = work.args["rotation"], work.conductor.services.image, work.context()
@@ -37,7 +37,7 @@ def _rotate(work: Work) -> None:
             log.warning("backup %s of server %s stays: %s", backup["id"], work.id, error.message)
 
 
-def _older(work: Work) -> Documents:
+def _older(work: RunningAction) -> Documents:
     """Return the server's other active backups of the same type as the new image, newest first. Return an empty list if
     the new image was deleted. Images with another owner do not count, because every project can set any properties on
     its images."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
@@ -18,7 +18,7 @@ from magnetar_core.power import ACTIVE, CRASHED, OFF, RESIZED, STOPPED, power_nu
 LOOK = 5.0
 
 
-def run_resize_confirmation(work: Work) -> None:
+def run_resize_confirmation(work: RunningAction) -> None:
     """Confirm the resize or cold migration of the server of the action *work*: release the claims on the source host.
     This also works while the hosts are down."""
     with work.database.read() as connection:

@@ -14,7 +14,7 @@ from magnetar_control.agents import user_message
 from magnetar_control.conductor.steps import block_devices, images, keys, machines, nics
 from magnetar_control.conductor.steps.guest_data import guest_facts
 from magnetar_control.conductor.steps.schedule import host_search_pause, spec_of
-from magnetar_control.conductor.worker.work import HostDown, Work, WrongHost, leased_database
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, WrongHost, leased_database
 from magnetar_control.documents import ServerNic
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place_server
@@ -33,7 +33,7 @@ from .server_resize import agent_flavor
 log = logging.getLogger(__name__)
 
 
-def run_server_build(work: Work) -> None:
+def run_server_build(work: RunningAction) -> None:
     """Build the server of the action *work* on the host that the scheduler has chosen. If this fails, queue the build
     for another host. If the server is to be made from an existing libvirt domain, call ``run_adoption`` instead."""
     if servers.is_adopted_server(work.server):
@@ -68,7 +68,7 @@ def run_server_build(work: Work) -> None:
               launched_at=work.server.launched_at or utc_now(), availability_zone=work.server.availability_zone)
 
 
-def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None,
+def make_server(work: RunningAction, host: str, ports: Sequence[ServerNic], power: str | None = None,
                 former_owner: str | None = None) -> dict[str, Any]:
     """Create the server on *host* with the NICs *ports*, and return the server as its agent reports it. Also used for
     unshelving and evacuation. *power*: the final power state; by default ``power_of(work)``. *former_owner*: the
@@ -92,7 +92,7 @@ def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | 
                                       ports_pending=not ready)
 
 
-def note_agent_warnings(work: Work, answer: Mapping[str, Any]) -> None:
+def note_agent_warnings(work: RunningAction, answer: Mapping[str, Any]) -> None:
     """Append the warnings in the agent's *answer* to the message of the instance action, in the transaction that ends
     the action."""
     if warnings := answer.get("warnings"):
@@ -100,13 +100,13 @@ def note_agent_warnings(work: Work, answer: Mapping[str, Any]) -> None:
         work.end_writes.append(lambda connection: actions.append_action_warning(connection, work.action.id, text))
 
 
-def power_of(work: Work) -> str:
+def power_of(work: RunningAction) -> str:
     """Return the final power state of a server that is built: off if the request for a new server asks for that,
     otherwise running."""
     return OFF if work.request.get("off") and not work.server.launched_at else RUNNING
 
 
-def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[str, Any]:
+def server_document(work: RunningAction, host: str, ports: Sequence[ServerNic]) -> dict[str, Any]:
     """Return the JSON object that describes the desired server to the agent of *host*. *ports*: the server's NICs."""
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block_device for block_device in request.get("blocks") or () if block_device["boot_index"] == 0), None)
@@ -123,7 +123,7 @@ def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[s
         **({} if stop_timeout is None else {"shutdown_timeout": stop_timeout})}
 
 
-def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
+def _reschedule(work: RunningAction, host: str, error: MagnetarError) -> None:
     """Handle a build that has failed with *error* on *host*: remove the server from *host*, and try another host of the
     cell. If no host or no attempt is left, set the server to error."""
     work.confirm_lease()  # another conductor may be building it
@@ -156,7 +156,7 @@ def refused_on_all_hosts(error: MagnetarError) -> bool:
     return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
 
 
-def hosts_with_claims(work: Work) -> list[str]:
+def hosts_with_claims(work: RunningAction) -> list[str]:
     """Return the names of the hosts on which the server has claimed resources."""
     with work.conductor.store.api.read() as connection:
         return [claim.host for claim in allocations.fetch_server_claims(connection, work.id)]
@@ -174,7 +174,7 @@ class Tries(NamedTuple):
         return {**self._asdict(), "why": [user_message(error), error.message]}
 
 
-def _search_again(work: Work, host: str | None) -> None:
+def _search_again(work: RunningAction, host: str | None) -> None:
     """Choose a new host for a server that has no claims, and queue the build there. *host*: the host where the build
     was interrupted; this host is not chosen again. ``None`` if no build was interrupted."""
     why = work.args.get("why") or ["The build was interrupted."]
@@ -183,7 +183,7 @@ def _search_again(work: Work, host: str | None) -> None:
                       Conflict(why[0], explanation=why[-1]))
 
 
-def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
+def _try_another_host(work: RunningAction, tries: Tries, error: MagnetarError) -> None:
     """Claim a host that was not tried before, otherwise a host in ``tries.broken`` that is up again, and queue the
     build there. If there is no such host, search again later if a host without heartbeats may return, otherwise set the
     server to error."""

@@ -15,7 +15,7 @@ from functools import partial
 
 from magnetar_control.conductor.steps import keys
 from magnetar_control.conductor.worker.retry import attempt_action
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_core.document import Document
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
@@ -26,7 +26,7 @@ COPY = "snapshot-"
 POLL = 0.1
 
 
-def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> None:
+def run_image_creation(work: RunningAction, then: Callable[[], None] = lambda: None) -> None:
     """Add the content to the image ``work.args["image"]`` of the server of the action *work*: upload the root disk, or
     take snapshots of the server's volumes. If this fails, set the image's status to killed; the server is not affected.
     *then*: a function that is called after success."""
@@ -48,7 +48,7 @@ def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> N
     attempt_action(work, make, fails, partial(_fail, work))
 
 
-def _fail(work: Work, error: MagnetarError) -> None:
+def _fail(work: RunningAction, error: MagnetarError) -> None:
     """End the action as failed, and set the image's status to killed. If the image is already active, keep it and end
     the action as successful."""
     if _fail_image(work, error.message):
@@ -57,12 +57,12 @@ def _fail(work: Work, error: MagnetarError) -> None:
         work.done()
 
 
-def fail_deleted_server_image(work: Work) -> None:
+def fail_deleted_server_image(work: RunningAction) -> None:
     """Set the status of the action's image to killed, because the server was deleted before the action could begin."""
     _fail_image(work, "The server was deleted.")
 
 
-def _fail_image(work: Work, why: str) -> bool:
+def _fail_image(work: RunningAction, why: str) -> bool:
     """Set the image's status to killed and delete its volume snapshots, unless the image is already active. Return
     whether the status was set. *why*: the reason, which is shown with the image. A copy of the root disk on the host is
     not deleted."""
@@ -78,12 +78,12 @@ def _fail_image(work: Work, why: str) -> bool:
     return True
 
 
-def image_of_server(work: Work, id: str) -> Document | None:
+def image_of_server(work: RunningAction, id: str) -> Document | None:
     """Return the image *id* as the server's user sees it; ``None`` if it does not exist."""
     return work.conductor.services.image.show(work.context(), id)
 
 
-def _make(work: Work) -> None:
+def _make(work: RunningAction) -> None:
     images, id, image_document = work.conductor.services.image, work.args["image"], image_of_server(work,
                                                                                                     work.args["image"])
     if image_document is None:
@@ -97,11 +97,11 @@ def _make(work: Work) -> None:
         upload_root_disk(work, id)
 
 
-def _name(work: Work) -> str:
+def _name(work: RunningAction) -> str:
     return COPY + str(work.args["image"])
 
 
-def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
+def upload_root_disk(work: RunningAction, id: str, pending: str = "image_pending_upload",
                      uploading: str = "image_uploading") -> None:
     """Copy the server's root disk on its host, and upload the copy to the image *id*. *pending*, *uploading*: the
     server's task_state during the copy and during the upload."""
@@ -115,7 +115,7 @@ def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
         work.conductor.services.image.upload(id, _until_cancelled(work, pieces), size=size)
 
 
-def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _until_cancelled(work: RunningAction, pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the *pieces* of an upload. Raises ``Cancelled`` when the action is cancelled, for example because the
     server is being deleted."""
     for piece in pieces:
@@ -123,7 +123,7 @@ def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def delete_copy(work: Work) -> None:
+def delete_copy(work: RunningAction) -> None:
     """Delete the copy of the root disk on the host. If this fails, a periodic task deletes the copy later."""
     try:
         work.delete_on(work.server.host, "image", _name(work))
@@ -131,7 +131,7 @@ def delete_copy(work: Work) -> None:
         log.warning("the copy %s stays on host %s for now: %s", _name(work), work.server.host, error.message)
 
 
-def _take_snapshots(work: Work) -> None:
+def _take_snapshots(work: RunningAction) -> None:
     """Create the volume snapshots ``work.args["snapshots"]`` to which the image refers, and wait until they are
     available, because a server must be able to boot from an active image."""
     volumes, context = work.conductor.services.volume, work.context()

@@ -13,7 +13,7 @@ from sqlalchemy import String, bindparam, delete, select, update
 from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import block_devices, keys, migration
 from magnetar_control.conductor.worker.retry import attempt_action, last_try
-from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, full_is_down
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import migrations, server_group_members, server_mappings
@@ -33,7 +33,7 @@ _LEAVE = delete(server_group_members).where(server_group_members.c.server_id == 
 _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).values(deleted=True)
 
 
-def run_server_deletion(work: Work) -> None:
+def run_server_deletion(work: RunningAction) -> None:
     """Delete the server of the action *work*. If a host is down, has a full disk or does not answer at any attempt, the
     deletion completes without this host, and the guest is removed from the host later. The domain of an adopted server
     stays as it is if the server is released, or its adoption has not ended."""
@@ -63,7 +63,7 @@ def run_server_deletion(work: Work) -> None:
     attempt_action(work, delete_it, work.error)
 
 
-def _delete_on(work: Work, host: str, *, moves: bool) -> None:
+def _delete_on(work: RunningAction, host: str, *, moves: bool) -> None:
     """Delete the server from *host*. *moves*: several hosts may have the guest or disks of the server, because a
     migration has not ended. If the host is down, or does not answer at the last attempt, the server stays on the host
     until ``HostWatch`` (when the agent reconnects) or the audit removes it. At earlier attempts, raise ``HostDown``
@@ -84,7 +84,7 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
 
 
-def _forget_keys(work: Work) -> None:
+def _forget_keys(work: RunningAction) -> None:
     """Delete the encryption keys of the server's disks and the secret of its TPM. Raises ``HostDown`` if the key
     manager does not answer, so that the action is repeated later."""
     try:
@@ -94,7 +94,7 @@ def _forget_keys(work: Work) -> None:
         raise HostDown(away.message) from away
 
 
-def _release_claims(work: Work) -> None:
+def _release_claims(work: RunningAction) -> None:
     """Release the server's claims on all hosts, remove the server from its server group and from the mapping of servers
     to cells, and set its open migrations to error."""
     with work.database.read() as connection:

@@ -32,7 +32,7 @@ from magnetar_control.conductor.steps.volume_homes import (
     volumes_behind_fence,
 )
 from magnetar_control.conductor.worker.retry import retry_later
-from magnetar_control.conductor.worker.work import HostDown, Work, admin_message
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, admin_message
 from magnetar_control.documents import VolumeOfServer
 from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.scheduler.choose import NoValidHost
@@ -175,7 +175,7 @@ class Evacuation(MigrationTask):
             self.row = migrations.reload_migration_row(connection, self.id)
 
 
-def run_evacuation(work: Work) -> None:
+def run_evacuation(work: RunningAction) -> None:
     """Evacuate the server of the action *work* from its failed host. ``work.args``: the migration, the requested host,
     whether it is forced (chosen without the scheduler), and whether the server stays stopped.
 
@@ -301,7 +301,7 @@ def _source_heard_lately(move: Evacuation) -> bool:
         return services.is_host_heard(database, connection, move.source, silence)
 
 
-def _withdraw_volumes(work: Work, source: str, host: str) -> None:
+def _withdraw_volumes(work: RunningAction, source: str, host: str) -> None:
     """Remove the access of all hosts except *host* to the server's volumes. Make *host* the host that stores a volume
     if *host* can reach the volume's pool, and the volume is the root disk, or is stored on *source* or another host
     that is down. Raises ``HostDown`` while the host that stores a volume does not answer, ``Conflict`` for a volume
@@ -353,7 +353,7 @@ def _undo_build(move: Evacuation, host: str | None, error: MagnetarError) -> Non
     work.put_back(0.0, host=None)
 
 
-def _remove_from_host(work: Work, host: str) -> bool:
+def _remove_from_host(work: RunningAction, host: str) -> bool:
     """Remove everything of the server from *host*. Return ``False`` if it is uncertain whether something is left."""
     work.confirm_lease()
     try:
@@ -410,7 +410,7 @@ def _give_volumes_back(move: Evacuation) -> None:
                         move.source, error.message)
 
 
-def _export_document(work: Work, attachment: VolumeOfServer, peer: str) -> Document:
+def _export_document(work: RunningAction, attachment: VolumeOfServer, peer: str) -> Document:
     volume = work.conductor.services.volume.show(work.context(), attachment["volume_id"]) or {}
     return {"server": work.id, "server_name": work.server.hostname or work.server.name,
             "volume": attachment["volume_id"], "peers": [peer], "readonly": bool(volume.get("readonly"))}

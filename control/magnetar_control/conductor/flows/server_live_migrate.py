@@ -9,7 +9,7 @@ from contextlib import suppress
 from magnetar_control.conductor.steps.migration import MigrationTask, NotMoved
 from magnetar_control.conductor.steps.nics import observed_columns
 from magnetar_control.conductor.worker.retry import retry_later
-from magnetar_control.conductor.worker.work import HostDown, Work
+from magnetar_control.conductor.worker.work import HostDown, RunningAction
 from magnetar_control.store.servers import migrations
 from magnetar_core.errors import Cancelled, MagnetarError, TimedOut
 from magnetar_core.power import ERROR, POWERS
@@ -17,7 +17,7 @@ from magnetar_core.power import ERROR, POWERS
 log = logging.getLogger(__name__)
 
 
-def run_live_migration(work: Work) -> None:
+def run_live_migration(work: RunningAction) -> None:
     """Migrate the running server of the action *work* to another host. The migration's status changes from queued
     (until a conductor takes it) to preparing, running, post-migrating, and finally completed, cancelled or error."""
     move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)

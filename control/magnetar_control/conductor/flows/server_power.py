@@ -9,13 +9,13 @@ from typing import Any
 
 from magnetar_control.conductor.steps import keys, nics
 from magnetar_control.conductor.worker.retry import flow_on_host
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.http.client import Client
 from magnetar_core.power import LIVE, SUSPENDED, power_number
 
 
-def stop_guest(work: Work, host: str) -> None:
+def stop_guest(work: RunningAction, host: str) -> None:
     """Power off the guest on *host* if it runs. Do nothing if *host* does not have the server, because the server is
     then being moved and is already off."""
     work.confirm_lease()
@@ -30,14 +30,14 @@ def stop_guest(work: Work, host: str) -> None:
                 client.ensure("server", work.id, {"power": "off"}, progress=watch)
 
 
-def _secret(work: Work) -> dict[str, str]:
+def _secret(work: RunningAction) -> dict[str, str]:
     """Return the secret of the guest's TPM as a field of the request to the agent, if the action starts the guest and
     the guest has a TPM; otherwise an empty dict."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 
-@flow_on_host(Work.failed)
-def run_power_action(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.failed)
+def run_power_action(work: RunningAction, client: Client) -> dict[str, Any]:
     """Set the guest of the server of the action *work* to the power state that ``work.rule.want`` defines. *client*: a
     client of the host's agent. Return the changed columns of the server's row."""
     work.begin()
@@ -47,8 +47,8 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
     return {"power_state": power_number(answer["resource"]["power_state"]), "fault": None}
 
 
-@flow_on_host(Work.failed)
-def run_reboot(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.failed)
+def run_reboot(work: RunningAction, client: Client) -> dict[str, Any]:
     """Reboot the guest of the server of the action *work*, soft or hard. Return the changed columns of the server's
     row. A server in error becomes active when it starts. A soft reboot stops waiting for the guest when another action,
     such as a deletion, replaces the reboot."""
@@ -67,8 +67,8 @@ def run_reboot(work: Work, client: Client) -> dict[str, Any]:
     return {"power_state": power_number(resource["power_state"]), "fault": None}
 
 
-@flow_on_host(Work.failed)
-def run_crash_dump(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.failed)
+def run_crash_dump(work: RunningAction, client: Client) -> dict[str, Any]:
     """Inject an NMI into the guest, so that its kernel writes a crash dump. Return an empty dict, because no column of
     the server's row changes."""
     client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)

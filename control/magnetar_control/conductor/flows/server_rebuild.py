@@ -12,7 +12,7 @@ from magnetar_control.conductor.steps.guest_data import guest_facts
 from magnetar_control.conductor.steps.images import deliver_image
 from magnetar_control.conductor.steps.schedule import spec_of
 from magnetar_control.conductor.worker.retry import attempt_action, retry_forever
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.documents import VolumeOfServer
 from magnetar_control.scheduler.choose import NoValidHost, why_not_image
 from magnetar_control.scheduler.place import read_hosts
@@ -26,7 +26,7 @@ from magnetar_core.power import REBUILD, STOPPED, power_number
 from .server_create import note_agent_warnings
 
 
-def run_rebuild(work: Work) -> None:
+def run_rebuild(work: RunningAction) -> None:
     """Rebuild the root disk of the server of the action *work* from an image. A stopped server remains stopped, as in
     Nova.
 
@@ -52,7 +52,7 @@ def run_rebuild(work: Work) -> None:
     attempt_action(work, do, fails, partial(retry_forever, work))
 
 
-def _rebuild_on_host(work: Work, client: Client) -> dict[str, Any]:
+def _rebuild_on_host(work: RunningAction, client: Client) -> dict[str, Any]:
     """Have the host's agent rebuild the root disk. Return the changed columns of the server's row."""
     old_vm_state = work.args.get("vm_state") or work.server.vm_state
     root = block_devices.root_volume_of(work)
@@ -74,7 +74,7 @@ def _rebuild_on_host(work: Work, client: Client) -> dict[str, Any]:
             **machines.machine_type_column(work, reply["resource"])}
 
 
-def _check_image(work: Work) -> None:
+def _check_image(work: RunningAction) -> None:
     """Raise ``NoValidHost`` if the scheduler's filters do not allow the server on its host with the new image."""
     conductor, host = work.conductor, work.server.host
     spec, states = spec_of(work), conductor.states
@@ -86,7 +86,7 @@ def _check_image(work: Work) -> None:
         work.notifications.selected(host)
 
 
-def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
+def _reimage(work: RunningAction, client: Client, root: VolumeOfServer) -> None:
     """Power off the guest, and write the image to the root volume *root*. If an earlier attempt has already written the
     image, do not touch the guest, because that attempt may have started it."""
     if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
@@ -97,7 +97,7 @@ def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
     block_devices.reimage_root_volume(work, root, work.args["image"])
 
 
-def _rebuild_body(work: Work) -> dict[str, Any]:
+def _rebuild_body(work: RunningAction) -> dict[str, Any]:
     """Return the body of the rebuild request to the agent. If the rebuild has a new public key or new files, save them
     in the server's row."""
     root_fields = {"image": work.args["image"]} if block_devices.root_volume_of(work) is None else {"keep_volume": True}

@@ -8,15 +8,15 @@ from typing import Any
 from magnetar_control.conductor.steps.guest_data import password_field
 from magnetar_control.conductor.steps.images import deliver_image
 from magnetar_control.conductor.worker.retry import flow_on_host, retry_forever
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.scheduler.request_spec import amounts_held_by, rescue_gb
 from magnetar_control.store.claims.allocations import set_claimed_disk
 from magnetar_core.http.client import Client
 from magnetar_core.power import RUNNING, power_number
 
 
-@flow_on_host(Work.error, retry_forever)
-def run_rescue(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.error, retry_forever)
+def run_rescue(work: RunningAction, client: Client) -> dict[str, Any]:
     """Boot the server of the action *work* from a rescue image, with its root disk as second disk. Return the changed
     columns of the server's row."""
     image = work.args.get("image")
@@ -26,14 +26,14 @@ def run_rescue(work: Work, client: Client) -> dict[str, Any]:
     return _boot(work, client, stable, **password_field(work))
 
 
-@flow_on_host(Work.error, retry_forever)
-def run_unrescue(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.error, retry_forever)
+def run_unrescue(work: RunningAction, client: Client) -> dict[str, Any]:
     """Boot the rescued server of the action *work* from its root disk again. Return the changed columns of the server's
     row."""
     return {**_boot(work, client, None), **release_rescue_disk(work)}
 
 
-def release_rescue_disk(work: Work) -> dict[str, Any]:
+def release_rescue_disk(work: RunningAction) -> dict[str, Any]:
     """Reduce the server's claim by the disk space of its removed rescue disk. Return the changed columns of the
     server's row."""
     more = rescue_gb(work.server)
@@ -45,7 +45,7 @@ def release_rescue_disk(work: Work) -> dict[str, Any]:
     return {"rescue_gb": None}
 
 
-def _boot(work: Work, client: Client, rescue_: dict[str, Any] | None, **secret_fields: str) -> dict[str, Any]:
+def _boot(work: RunningAction, client: Client, rescue_: dict[str, Any] | None, **secret_fields: str) -> dict[str, Any]:
     with work.guest(client) as watch:
         client.ensure("server", work.id, {"rescue": rescue_, "power": "running", **secret_fields}, progress=watch)
     return {"power_state": power_number(RUNNING), "fault": None}

@@ -18,7 +18,7 @@ from magnetar_control.conductor.steps.nics import observed_columns
 from magnetar_control.conductor.steps.schedule import spec_of
 from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.vendordata import VendordataFailed
-from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, full_is_down
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.scheduler.request_spec import RequestSpec, flavor_disk_sizes
 from magnetar_control.store.claims import allocations
@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 Flavor = FlavorOfServer
 
 
-def run_resize(work: Work) -> None:
+def run_resize(work: RunningAction) -> None:
     """Resize the server of the action *work* to another flavor on another host. The server stays on its current host
     only if the settings allow it or no other host fits."""
     same = True if work.conductor.settings.allow_resize_to_same_host else None
     _migrate_cold(work, migrations.RESIZE, flavor_with_grown_disks(work.args["flavor"], work.flavor), same=same)
 
 
-def run_cold_migration(work: Work) -> None:
+def run_cold_migration(work: RunningAction) -> None:
     """Migrate the server of the action *work* cold to another host, which the request may name. If the action's
     arguments allow it, the host may be in another cell."""
     _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
@@ -91,7 +91,7 @@ def resized_fields(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
     return {"flavor": agent_flavor(flavor), **hardware}
 
 
-def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
+def _migrate_cold(work: RunningAction, type: str, flavor: Flavor, **where: Any) -> None:
     move = MigrationTask.begin(work, type, "pre-migrating", flavor)
     if type == migrations.RESIZE:
         move.becomes = resized_fields(move, move.flavor)
@@ -152,7 +152,7 @@ def _check_with_source(move: MigrationTask) -> None:
             client.ensure("server", move.work.id, {"flavor": disks}, dry_run=True, allow_reboot=True)
 
 
-def _vendor_data_again(work: Work) -> dict[str, Any]:
+def _vendor_data_again(work: RunningAction) -> dict[str, Any]:
     """Fetch new vendor data for a move that an earlier attempt has begun, and return it as the field ``vendor_data``.
     If fetching fails, return an empty dict: the move cannot be undone any more, so the server keeps its old vendor
     data."""

@@ -11,7 +11,7 @@ from magnetar_control.conductor.steps import cross_cell
 from magnetar_control.conductor.steps.migration import MigrationTask, NotMoved
 from magnetar_control.conductor.steps.nics import observed_columns
 from magnetar_control.conductor.worker.retry import retry_later
-from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, full_is_down
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.claims.allocations import Amounts
 from magnetar_control.store.servers import migrations
@@ -37,7 +37,7 @@ class NoRoom(NoSpace):
     """Raised when neither the old nor the current host has enough resources for the old flavor."""
 
 
-def run_resize_revert(work: Work) -> None:
+def run_resize_revert(work: RunningAction) -> None:
     """Revert the resize of the server of the action *work*: restore the old flavor on the server's old host, or on its
     current host if the old host cannot accept the server."""
     with work.database.read() as connection:

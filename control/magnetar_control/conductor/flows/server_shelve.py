@@ -17,7 +17,7 @@ from magnetar_control.conductor.steps import block_devices, keys
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.expired import ask_for_expired, waiting_since
 from magnetar_control.conductor.worker.retry import attempt_action, retry_forever
-from magnetar_control.conductor.worker.work import Work, full_is_down
+from magnetar_control.conductor.worker.work import RunningAction, full_is_down
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import servers
@@ -35,7 +35,7 @@ LOOK = 15.0
 TAKING_OFF = "shelving_offloading"
 
 
-def run_shelve(work: Work) -> None:
+def run_shelve(work: RunningAction) -> None:
     """Shelve the server of the action *work*. Offload it immediately if its root disk is a volume, or if the setting
     ``shelved_offload_time`` is 0."""
     def do() -> dict[str, Any]:
@@ -51,14 +51,14 @@ def run_shelve(work: Work) -> None:
     attempt_action(work, do, fails, fails, None if work.args["image"] else "compute_shelve_offload_instance")
 
 
-def run_offload(work: Work) -> None:
+def run_offload(work: RunningAction) -> None:
     """Offload the shelved server of the action *work*: remove it from its host. If this fails, the server stays shelved
     on its host."""
     stays = partial(_handle_failed_offload, work)
     attempt_action(work, partial(_leave_host, work), stays, stays)
 
 
-def _save(work: Work) -> dict[str, Any]:
+def _save(work: RunningAction) -> dict[str, Any]:
     """Stop the guest, and upload its root disk to the shelved image, unless the root disk is a volume. Return the
     changed columns of the server's row."""
     work.begin("The server was deleted, or its state was reset, before it was shelved.")
@@ -72,7 +72,7 @@ def _save(work: Work) -> dict[str, Any]:
     return {"vm_state": SHELVED, "shelved_at": utc_now(), "power_state": power_number(OFF), "fault": None}
 
 
-def _shelved_image(work: Work, id: str) -> Document:
+def _shelved_image(work: RunningAction, id: str) -> Document:
     """Return the shelved image *id* of the server; create it if it does not exist."""
     image = server_create_image.image_of_server(work, id)
     if image is None:
@@ -84,7 +84,7 @@ def _shelved_image(work: Work, id: str) -> Document:
     return image
 
 
-def _leave_host(work: Work) -> dict[str, Any]:
+def _leave_host(work: RunningAction) -> dict[str, Any]:
     """Remove the server from its host, and release its resources there. Return the changed columns of the server's row.
     """
     server = work.server
@@ -101,7 +101,7 @@ def _leave_host(work: Work) -> dict[str, Any]:
     return {"vm_state": OFFLOADED, "host": None, "power_state": power_number(OFF), "fault": None}
 
 
-def release_host_resources(work: Work) -> None:
+def release_host_resources(work: RunningAction) -> None:
     """Disconnect the volumes, unbind the ports and release the claims of a server that has just been removed from its
     host."""
     block_devices.disconnect_volumes(work)
@@ -114,7 +114,7 @@ def release_host_resources(work: Work) -> None:
         work.conductor.read_host(host)
 
 
-def _handle_failure(work: Work, error: MagnetarError) -> None:
+def _handle_failure(work: RunningAction, error: MagnetarError) -> None:
     """End a failed shelve action. A server that was already shelved before the action remains shelved on its host. Any
     other server returns to its previous state, except that a paused or suspended server is stopped."""
     work.confirm_lease()
@@ -130,7 +130,7 @@ def _handle_failure(work: Work, error: MagnetarError) -> None:
     work.failed(error, shelved_image_id=None, **again)
 
 
-def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
+def _handle_failed_offload(work: RunningAction, error: MagnetarError) -> None:
     """End a failed offload: the server remains shelved on its host. If the host has lost the server or does not answer,
     repeat the action instead, because the server's row would otherwise describe a guest that does not exist."""
     try:
@@ -143,7 +143,7 @@ def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
         work.failed(error)
 
 
-def _start_again(work: Work) -> dict[str, Any]:
+def _start_again(work: RunningAction) -> dict[str, Any]:
     """Start the guest after a failed shelve if the guest ran before. Return the columns of the server's row for the
     guest's actual state; {} if it cannot be started."""
     try:
@@ -160,7 +160,7 @@ def _start_again(work: Work) -> dict[str, Any]:
     return {"vm_state": power.vm_state, "power_state": power.number}
 
 
-def delete_image(work: Work, id: str | None) -> None:
+def delete_image(work: RunningAction, id: str | None) -> None:
     """Delete the shelved image *id* of a server that is no longer shelved. If the image cannot be deleted, it remains.
     """
     if not id:

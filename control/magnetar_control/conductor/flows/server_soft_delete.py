@@ -15,7 +15,7 @@ from magnetar_control.conductor.steps import keys
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.conductor.worker.expired import ask_for_expired, waiting_since
 from magnetar_control.conductor.worker.retry import attempt_action, flow_on_host, retry_forever
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -31,7 +31,7 @@ from .server_shelve import delete_image
 LOOK = 15.0
 
 
-def run_soft_deletion(work: Work) -> None:
+def run_soft_deletion(work: RunningAction) -> None:
     """Power off the guest of the server that the action *work* soft-deletes. The server remains until it is restored or
     removed (``reclaim_expired``). The image of a shelved server is deleted: a restoration does not need it, because the
     root disk remains on the host. While the host does not answer, the action is retried; the server can be deleted
@@ -51,8 +51,8 @@ def run_soft_deletion(work: Work) -> None:
     attempt_action(work, do, work.failed, partial(retry_forever, work))
 
 
-@flow_on_host(Work.failed, retry_forever)
-def run_restore(work: Work, client: Client) -> dict[str, Any]:
+@flow_on_host(RunningAction.failed, retry_forever)
+def run_restore(work: RunningAction, client: Client) -> dict[str, Any]:
     """Start the guest of the soft-deleted server of the action *work*; return the changed columns of the server's row.
     If this fails, the server remains soft-deleted."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **keys.tpm_secret_field(work)})

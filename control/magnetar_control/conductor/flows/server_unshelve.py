@@ -16,7 +16,7 @@ from magnetar_control.conductor.steps import machines, nics
 from magnetar_control.conductor.steps.schedule import RANDOM, host_search_pause, spec_of
 from magnetar_control.conductor.steps.volume_homes import hosts_for_volumes
 from magnetar_control.conductor.worker.retry import attempt_action
-from magnetar_control.conductor.worker.work import Work, admin_message, leased_database
+from magnetar_control.conductor.worker.work import RunningAction, admin_message, leased_database
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place_server
 from magnetar_control.store.actions import actions
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 OVER = {"vm_state": ACTIVE, "shelved_at": None, "fault": None}
 
 
-def run_unshelve(work: Work) -> None:
+def run_unshelve(work: RunningAction) -> None:
     """Unshelve the server of the action *work*. ``work.args`` has ``offloaded`` (whether the server has no host), and
     the requested host if there is one."""
     if not work.args["offloaded"]:
@@ -45,7 +45,7 @@ def run_unshelve(work: Work) -> None:
         _end(work)
 
 
-def _start(work: Work) -> dict[str, Any]:
+def _start(work: RunningAction) -> dict[str, Any]:
     """Start the guest on its host, and delete the shelved image. Return the changed columns of the server's row."""
     work.begin("The server was deleted, or its state was reset, before it was unshelved.")
     with work.client() as client:
@@ -54,7 +54,7 @@ def _start(work: Work) -> dict[str, Any]:
     return {**OVER, "shelved_image_id": None, "power_state": power_number(resource["power_state"])}
 
 
-def _build(work: Work) -> None:
+def _build(work: RunningAction) -> None:
     """Choose a host for an offloaded server, and build the server there. The action is queued again for each host that
     is tried, because the number of parallel builds is limited for each host."""
     tried: list[str] = work.args.get("tried", [])
@@ -70,7 +70,7 @@ def _build(work: Work) -> None:
         _build_on(work, host)
 
 
-def _choose(work: Work, tried: list[str]) -> None:
+def _choose(work: RunningAction, tried: list[str]) -> None:
     """Claim a host that is not in *tried*, and queue the action for that host."""
     began = utc_now()
     try:
@@ -93,7 +93,7 @@ def _choose(work: Work, tried: list[str]) -> None:
         work.put_back(0.0, host=candidate.host)
 
 
-def _build_on(work: Work, host: str) -> None:
+def _build_on(work: RunningAction, host: str) -> None:
     ports = nics.current_nics(work)
     try:
         with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host}):
@@ -111,7 +111,7 @@ def _build_on(work: Work, host: str) -> None:
     _end(work)
 
 
-def _end(work: Work) -> None:
+def _end(work: RunningAction) -> None:
     """Delete the shelved image, after the server was started successfully, and end the action."""
     if image := work.server.shelved_image_id:
         delete_image(work, image)
@@ -119,7 +119,7 @@ def _end(work: Work) -> None:
     work.done(shelved_image_id=None)
 
 
-def _check_image(work: Work) -> None:
+def _check_image(work: RunningAction) -> None:
     """Raise ``Conflict`` if the shelved image, which contains the server's root disk, was deleted."""
     if image := work.server.shelved_image_id:
         image_document = server_create_image.image_of_server(work, image)
@@ -127,7 +127,7 @@ def _check_image(work: Work) -> None:
             raise Conflict(f"Image {image}, which has the root disk of the shelved server, was deleted or deactivated.")
 
 
-def _forget_content(work: Work, host: str, image: str) -> None:
+def _forget_content(work: RunningAction, host: str, image: str) -> None:
     """Delete the cached copy of *image* on *host*. The server has its own disk now, and no other server can use a
     shelved image."""
     work.conductor.delivery.known.discard(("image", host, image))
@@ -137,7 +137,7 @@ def _forget_content(work: Work, host: str, image: str) -> None:
         log.info("image %s stays on host %s for now: %s", image, host, error.message)
 
 
-def _undo_build(work: Work, host: str | None, error: MagnetarError) -> None:
+def _undo_build(work: RunningAction, host: str | None, error: MagnetarError) -> None:
     """Release everything on *host* after a failed build, and try another host if another attempt is allowed. *host*:
     ``None`` if no host was claimed."""
     work.confirm_lease()

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.conductor.worker.retry import attempt_action
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.documents import ShareOfServer
 from magnetar_core.document import Document
 from magnetar_core.errors import MagnetarError, NotFound
 
 
-def run_share_attachment(work: Work) -> None:
+def run_share_attachment(work: RunningAction) -> None:
     """Have the agent attach the share of the attachment ``work.args["uuid"]`` to the server. The guest sees the share
     after its next start."""
     share = _share_of_action(work)
@@ -35,7 +35,7 @@ def run_share_attachment(work: Work) -> None:
     attempt_action(work, attach, lambda error: _failed(work, error), lambda error: _failed(work, error))
 
 
-def run_share_detachment(work: Work) -> None:
+def run_share_detachment(work: RunningAction) -> None:
     """Have the agent detach the share of the attachment ``work.args["uuid"]`` from the server. If the host does not
     have the server, only remove the attachment from the server's row."""
     share = _share_of_action(work)
@@ -54,16 +54,16 @@ def run_share_detachment(work: Work) -> None:
     attempt_action(work, detach, lambda error: _failed(work, error), lambda error: _failed(work, error))
 
 
-def _failed(work: Work, error: MagnetarError) -> None:
+def _failed(work: RunningAction, error: MagnetarError) -> None:
     _change_share(work, {"status": "error"})
     work.failed(error)
 
 
-def _share_of_action(work: Work) -> ShareOfServer | None:
+def _share_of_action(work: RunningAction) -> ShareOfServer | None:
     return next((share for share in work.shares if share["uuid"] == work.args["uuid"]), None)
 
 
-def _change_share(work: Work, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
+def _change_share(work: RunningAction, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
     """Set *values* in the share attachment of the action, in the server's row. If *of* is given, do this only if the
     attachment's status is one of *of*. If *values* is ``None``, remove the attachment."""
     def all_of(shares: list[Document]) -> list[Document]:

@@ -17,13 +17,13 @@ from magnetar_control.conductor.worker.retry import (
     retry_forever,
     take_back_attachment,
 )
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.documents import VolumeOfServer
 from magnetar_core.document import Document
 from magnetar_core.errors import MagnetarError
 
 
-def run_volume_attachment(work: Work) -> None:
+def run_volume_attachment(work: RunningAction) -> None:
     """Attach a volume to the server of the action *work*. The volume attachment has the id
     ``work.args["attachment_id"]``. If attaching fails, release the volume's reservation. While a host does not answer,
     the action is repeated."""
@@ -40,7 +40,7 @@ def run_volume_attachment(work: Work) -> None:
     attempt_action(work, partial(_attach, work, attachment), fails, partial(retry_forever, work))
 
 
-def _attach(work: Work, attachment: VolumeOfServer) -> None:
+def _attach(work: RunningAction, attachment: VolumeOfServer) -> None:
     volumes, host = work.conductor.services.volume, work.server.host
     volumes.reserve(work.context(), attachment["volume_id"], work.id, work.confirm_lease,
                     attachment_id=attachment["attachment_id"])
@@ -54,7 +54,7 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
                                                                                         "device": device})
 
 
-def run_volume_detachment(work: Work) -> None:
+def run_volume_detachment(work: RunningAction) -> None:
     """Detach a volume from the server of the action *work*. The volume attachment has the id
     ``work.args["attachment_id"]``. If the guest does not release the volume, the volume remains attached. While a host
     does not answer, repeat the action instead of ending it as failed, because the guest may have released the volume
@@ -78,23 +78,23 @@ def run_volume_detachment(work: Work) -> None:
                    partial(retry_forever, work, free=keep))
 
 
-def keep_attached(attachment_id: str, work: Work) -> None:
+def keep_attached(attachment_id: str, work: RunningAction) -> None:
     """Set the volume's status from detaching back to in-use, because the guest did not release the volume."""
     work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 
-def _forget(work: Work, attachment: VolumeOfServer) -> None:
+def _forget(work: RunningAction, attachment: VolumeOfServer) -> None:
     """Remove the attachment of a volume that the guest no longer has, in the volume service and in the server's row."""
     work.conductor.services.volume.detached(attachment["attachment_id"], work.confirm_lease)
     _change_attachment(work, attachment["attachment_id"], lambda _one: None)
 
 
-def _attachment_of_action(work: Work) -> VolumeOfServer | None:
+def _attachment_of_action(work: RunningAction) -> VolumeOfServer | None:
     return next((attachment for attachment in work.volumes
                  if attachment["attachment_id"] == work.args["attachment_id"]), None)
 
 
-def _change_attachment(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
+def _change_attachment(work: RunningAction, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
     """Replace the attachment *attachment_id* in the server's row by ``how(attachment)``. If *how* returns ``None``,
     remove the attachment."""
     def all_of(attachments: list[Document]) -> list[Document]:

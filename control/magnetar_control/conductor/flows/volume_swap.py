@@ -16,7 +16,7 @@ from typing import Any
 
 from magnetar_control.conductor.steps.block_devices import agents_of_volume, disconnect_volume
 from magnetar_control.conductor.worker.retry import attempt_action, retry_forever
-from magnetar_control.conductor.worker.work import HostDown, Work, full_is_down
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, full_is_down
 from magnetar_control.documents import VolumeOfServer, attachment_ids
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, TimedOut
@@ -27,7 +27,7 @@ from .volume_attach import keep_attached
 log = logging.getLogger(__name__)
 
 
-def run_volume_swap(work: Work) -> None:
+def run_volume_swap(work: RunningAction) -> None:
     """Replace the volume ``work.args["volume_id"]`` of the server of the action *work* by the volume
     ``work.args["new_volume_id"]``. While a host does not answer, the action is repeated."""
     attachment = _swapped_attachment(work)
@@ -40,13 +40,13 @@ def run_volume_swap(work: Work) -> None:
                    partial(retry_forever, work, free=_free))
 
 
-def _swapped_attachment(work: Work) -> VolumeOfServer | None:
+def _swapped_attachment(work: RunningAction) -> VolumeOfServer | None:
     """Return the attachment that the action is replacing or has replaced; ``None`` if it no longer exists."""
     new = work.args["new_attachment_id"]
     return next((attachment for attachment in work.volumes if new in attachment_ids(attachment)), None)
 
 
-def _swap(work: Work, attachment: VolumeOfServer) -> None:
+def _swap(work: RunningAction, attachment: VolumeOfServer) -> None:
     volumes, args, host = work.conductor.services.volume, work.args, work.server.host
     if attachment["attachment_id"] == args["attachment_id"]:
         work.begin()
@@ -61,7 +61,7 @@ def _swap(work: Work, attachment: VolumeOfServer) -> None:
     volumes.detached(args["attachment_id"], work.confirm_lease)
 
 
-def _swap_on_host(work: Work, place: str) -> str:
+def _swap_on_host(work: RunningAction, place: str) -> str:
     """Have the server's agent copy the old volume to the new one and switch the guest to it. Return the device name.
     *place*: the host that stores the new volume. During the copy, the worker thread is available to other actions. The
     copy is cancelled when the server is deleted, or after the setting ``action_timeout``."""
@@ -86,7 +86,7 @@ def _swap_on_host(work: Work, place: str) -> str:
         return str(made["resource"]["device"])
 
 
-def _change_swapped_attachment(work: Work, values: Document) -> None:
+def _change_swapped_attachment(work: RunningAction, values: Document) -> None:
     """Set *values* in the attachment that is being replaced, and remove the field ``swap`` of the attachment."""
     new = work.args["new_attachment_id"]
 
@@ -98,7 +98,7 @@ def _change_swapped_attachment(work: Work, values: Document) -> None:
     work.revise("volumes", all_of)
 
 
-def _failed(work: Work, error: MagnetarError) -> None:
+def _failed(work: RunningAction, error: MagnetarError) -> None:
     """Handle the failure *error*: abort the swap, release the new volume, and end the action as failed. If the guest
     already uses the new volume, or the host does not answer, repeat the action instead."""
     try:
@@ -117,7 +117,7 @@ def _failed(work: Work, error: MagnetarError) -> None:
     work.failed(error)
 
 
-def _is_swapped(work: Work) -> bool:
+def _is_swapped(work: RunningAction) -> bool:
     """Return whether the guest uses the new volume and the host's copy operation has ended."""
     try:
         with work.client() as client:
@@ -127,7 +127,7 @@ def _is_swapped(work: Work) -> bool:
     return not resource.get("replaces")
 
 
-def _abort_copy(work: Work) -> bool:
+def _abort_copy(work: RunningAction) -> bool:
     """Have the host abort the copy to the new volume, and return whether the copy was aborted. Return ``False`` if the
     guest already uses the new volume."""
     try:
@@ -139,7 +139,7 @@ def _abort_copy(work: Work) -> bool:
     return True
 
 
-def _free(work: Work) -> None:
+def _free(work: RunningAction) -> None:
     """Release the reservation of the new volume. The server keeps the old volume."""
     keep_attached(work.args["attachment_id"], work)
     work.conductor.services.volume.detached(work.args["new_attachment_id"], work.confirm_lease)

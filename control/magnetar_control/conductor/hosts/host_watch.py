@@ -231,7 +231,7 @@ class HostWatch:
         if event == "servers":
             self._on_connect(name, document.get("servers") or [])
         elif event == "server" and not document.get("removed") and not (
-                self.conductor.running_works.tell_action(name, document)):
+                self.conductor.running_actions.tell_action(name, document)):
             self._recheck(name, client, document)
 
     def _passwords(self, name: str, resources: Sequence[Mapping[str, Any]]) -> None:

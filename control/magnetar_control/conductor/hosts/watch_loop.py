@@ -300,7 +300,7 @@ class HostFollower:
                 self._host |= watch.shared({key: value for key, value in heartbeat.items() if value is not None})
                 self._put(partial(watch.save, self.name, dict(self._host)))
         elif event == "server" and not document.get("password") and not watch.jobs.count(self.name) and (
-                document.get("removed") or self.conductor.running_works.tell_action(self.name, document)):
+                document.get("removed") or self.conductor.running_actions.tell_action(self.name, document)):
             return  # an action has it
         elif event in ("servers", "server"):
             self._put(partial(watch.handle, self.name, event, document))

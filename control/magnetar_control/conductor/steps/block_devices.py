@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from magnetar_control.agents import PATIENCE
-from magnetar_control.conductor.worker.work import Work, WrongHost
+from magnetar_control.conductor.worker.work import RunningAction, WrongHost
 from magnetar_control.documents import BlockDevice, NewVolume, VolumeOfServer
 from magnetar_control.services.volume.attachments import id_of_new
 from magnetar_control.store.hosts import host_removals
@@ -37,14 +37,14 @@ SLICE = 2.0
 MAKING = ("creating", "downloading")
 
 
-def requested_volumes(work: Work) -> list[BlockDevice]:
+def requested_volumes(work: RunningAction) -> list[BlockDevice]:
     """Return the volumes (``destination_type`` volume) among the block devices in the server's create request, in the
     order of the request."""
     return [block_device for block_device in work.request.get("blocks") or ()
             if block_device["destination_type"] == "volume"]
 
 
-def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
+def prepare_volumes(work: RunningAction, host: str) -> tuple[list[Document], list[str]]:
     """Create and reserve the volumes of a server that is built on *host*. Return two lists: the server's block devices
     as the agent of *host* expects them, and the uuids of volumes that are stored on other hosts and must be attached
     after the build. Raises ``WrongHost`` if *host* cannot access the root volume, ``Cancelled``, and errors of the
@@ -80,20 +80,20 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
     return agent_devices, remote_volumes
 
 
-def _attachment_id(work: Work, block_device: BlockDevice) -> str:
+def _attachment_id(work: RunningAction, block_device: BlockDevice) -> str:
     """Return the id for the attachment of the new server's volume *block_device*. For an existing volume this is the id
     with which the API reserved the volume, otherwise a new random uuid."""
     return id_of_new(work.id, block_device["uuid"]) if block_device["source_type"] == "volume" else str(uuid.uuid4())
 
 
-def free_reserved_volumes(work: Work) -> None:
+def free_reserved_volumes(work: RunningAction) -> None:
     """Release the existing volumes that the API has reserved for the server. Called for a server that was not built."""
     for block_device in requested_volumes(work):
         if block_device["source_type"] == "volume":
             work.conductor.services.volume.detached(_attachment_id(work, block_device), work.confirm_lease)
 
 
-def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
+def _prepare_again(work: RunningAction, host: str) -> tuple[list[Document], list[str]]:
     """Reserve the volumes of a shelved or evacuated server for its build on *host*. Return two lists: the server's
     block devices as the agent of *host* expects them, with their previous device names, and the uuids of volumes that
     are stored on other hosts and must be attached after the build."""
@@ -135,7 +135,7 @@ def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) 
             for block_device in block_devices if block_device.get("destination_type", "volume") == "volume"]
 
 
-def _local(work: Work) -> list[Document]:
+def _local(work: RunningAction) -> list[Document]:
     """Return the requested local disks as the agent expects them: ephemeral disks, swap disks, and a root disk that has
     a tag. The agent derives other local disks from flavor and image."""
     shelved = work.server.shelved_image_id
@@ -150,7 +150,7 @@ def _local(work: Work) -> list[Document]:
             if block_device["destination_type"] == "local" and (block_device.get("tag") or is_blank(block_device))]
 
 
-def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
+def _make_and_reserve(work: RunningAction, host: str, block_device: BlockDevice,
                       attachment: VolumeOfServer) -> Document:
     """Return the volume of *block_device*, reserved for the server. If the request asks for a new volume, first create
     the volume on *host*, and wait until it has its content."""
@@ -168,7 +168,7 @@ def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
     return reserved_volume
 
 
-def _size(work: Work, block_device: BlockDevice) -> int:
+def _size(work: RunningAction, block_device: BlockDevice) -> int:
     """Return the size of a new volume in GiB: the requested size, otherwise the size of the snapshot from which the
     volume is created."""
     if block_device["volume_size"]:
@@ -179,7 +179,7 @@ def _size(work: Work, block_device: BlockDevice) -> int:
     return int(snapshot["size"])
 
 
-def _wait_until_made(work: Work, id: str) -> None:
+def _wait_until_made(work: RunningAction, id: str) -> None:
     """Wait until the new volume *id* has its content. Raises the volume service's error if the creation failed or took
     longer than ``action_timeout``, and ``Cancelled`` if the action was cancelled, for example by a deletion of the
     server."""
@@ -196,12 +196,12 @@ def _wait_until_made(work: Work, id: str) -> None:
             return
 
 
-def root_volume_of(work: Work) -> VolumeOfServer | None:
+def root_volume_of(work: RunningAction) -> VolumeOfServer | None:
     """Return the volume that is the server's root disk; ``None`` if the root disk is local."""
     return next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
 
 
-def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> None:
+def reimage_root_volume(work: RunningAction, attachment: VolumeOfServer, image: str) -> None:
     """Replace the content of the root volume of a powered-off server with the image *image* (a uuid), once per action.
     *attachment*: the root volume. If this fails, the volume still belongs to the server."""
     volumes, id, request = work.conductor.services.volume, attachment["volume_id"], work.idempotency_key
@@ -228,7 +228,7 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def finish_build(work: Work, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
+def finish_build(work: RunningAction, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
     """Finish the build of a server on *host*: attach the volumes *remote_volumes* and save all device names. A server
     with such volumes or with *ports_pending* was created powered off; give it the power state of *want* then. Return
@@ -256,7 +256,7 @@ def finish_build(work: Work, host: str, resource: Document, remote_volumes: Coll
     return started_server
 
 
-def _save(work: Work, devices: Mapping[str, str]) -> None:
+def _save(work: RunningAction, devices: Mapping[str, str]) -> None:
     """Save *devices*, device names by attachment id, in the column ``volumes`` of the server's row. Volumes that are
     missing in *devices* keep their device names."""
     def named(attachments: list[Document]) -> list[Document]:
@@ -273,7 +273,7 @@ def _save(work: Work, devices: Mapping[str, str]) -> None:
     work.load()
 
 
-def give_back_volumes(work: Work, *, everything: bool) -> None:
+def give_back_volumes(work: RunningAction, *, everything: bool) -> None:
     """Delete the volumes that a failed build has created, and choose new volume and attachment ids for the next build.
     *everything*: no other host is tried, so also release the existing volumes; if false, these stay reserved for the
     build on the next host."""
@@ -291,7 +291,7 @@ def give_back_volumes(work: Work, *, everything: bool) -> None:
         work.note(volumes=servers.json_text([] if everything else attachments))
 
 
-def disconnect_volumes(work: Work) -> None:
+def disconnect_volumes(work: RunningAction) -> None:
     """For a server that is no longer on any host, remove the exports of its volumes (the access by network from another
     host), and reset the volumes' attachments to reserved. The volumes still belong to the server."""
     for attachment in work.volumes:
@@ -299,7 +299,7 @@ def disconnect_volumes(work: Work) -> None:
         work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
 
 
-def release_volumes(work: Work) -> None:
+def release_volumes(work: RunningAction) -> None:
     """Detach all volumes from a deleted server, and delete the volumes with ``delete_on_termination``. If a volume swap
     was in progress, detach the new volume too."""
     if not work.server.launched_at:
@@ -312,7 +312,7 @@ def release_volumes(work: Work) -> None:
         _free(work, attachment, delete=attachment["delete_on_termination"])
 
 
-def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -> None:
+def _free(work: RunningAction, attachment: VolumeOfServer | NewVolume, *, delete: bool) -> None:
     volumes = work.conductor.services.volume
     volumes.detached(attachment["attachment_id"], work.confirm_lease)
     if delete:
@@ -323,7 +323,7 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
                         extra={"server": work.id})
 
 
-def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
+def _unexport(work: RunningAction, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
     """Delete the volume's export (the access by network from the server's host) on the host that stores the volume. Do
     nothing if the server is on the same host. Errors of the storing host are only logged. *for_good*: the server is
     being deleted; after an error, queue the deletion of the export, because a remaining export would prevent the
@@ -348,7 +348,7 @@ def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: b
                 host_removals.insert_removal_row(connection, place, "volume_export", key, due=True)
 
 
-def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
+def connect_volume(work: RunningAction, host: str, attachment: VolumeOfServer) -> str:
     """Attach the volume to the server on *host*, also if another host stores the volume. Return the device name, such
     as ``vdb``."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
@@ -375,7 +375,7 @@ def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
             return asked()  # the host has another disk of that name, and chooses one
 
 
-def disconnect_volume(work: Work, host: str | None, id: str) -> None:
+def disconnect_volume(work: RunningAction, host: str | None, id: str) -> None:
     """Detach the volume *id* from the server on *host*. Do nothing if *host* is ``None``: then the server is on no
     host."""
     if not host:
@@ -390,7 +390,7 @@ def disconnect_volume(work: Work, host: str | None, id: str) -> None:
                                         progress=work.progress)
 
 
-def agents_of_volume(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
+def agents_of_volume(work: RunningAction, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
     """Return a context manager that yields the agents of two hosts: of *host*, which has the server, and of *place*,
     the name of the host that stores the volume. Raises ``HostDown`` if an agent does not answer."""
     return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

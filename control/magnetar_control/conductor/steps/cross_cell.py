@@ -16,14 +16,14 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.conductor.worker.retry import SELDOM
-from magnetar_control.conductor.worker.work import Work, leased_database
+from magnetar_control.conductor.worker.work import RunningAction, leased_database
 from magnetar_control.store.servers import cell_moves, servers
 from magnetar_control.store.store import Store
 
 log = logging.getLogger(__name__)
 
 
-def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
+def host_and_cell_columns(work: RunningAction, host: str) -> dict[str, Any]:
     """Return the columns of the server's row to save once the server is on *host*. If *host* is in another cell, these
     columns also mark the row as leaving this cell: ``relocate_rows`` must then move the server's rows to the other
     cell's database."""
@@ -33,7 +33,7 @@ def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
     return {"host": host, "leaving": cell, "cell_moves": work.server.cell_moves + 1}
 
 
-def relocate_if_leaving(work: Work) -> bool:
+def relocate_if_leaving(work: RunningAction) -> bool:
     """If the server's row is marked as leaving this cell, call ``relocate_rows`` and return ``True``: conductors of the
     other cell then continue the action. Otherwise return ``False``.
     """
@@ -43,7 +43,7 @@ def relocate_if_leaving(work: Work) -> bool:
     return True
 
 
-def relocate_rows(work: Work) -> None:
+def relocate_rows(work: RunningAction) -> None:
     """Move the database rows of a server to the cell of its new host, after the server has moved to a host of another
     cell. If a database does not answer, put the action back into the queue for another attempt."""
     store, id = work.conductor.store, work.id
@@ -55,7 +55,7 @@ def relocate_rows(work: Work) -> None:
         work.put_back(SELDOM if work.action.attempts > 1 else 1.0)
 
 
-def _copy_to_target_cell(work: Work, store: Store, id: str) -> None:
+def _copy_to_target_cell(work: RunningAction, store: Store, id: str) -> None:
     target_cell = str(work.server.leaving)
     target = store.cell(target_cell)
     with work.database.read() as connection:
@@ -71,7 +71,7 @@ def _copy_to_target_cell(work: Work, store: Store, id: str) -> None:
         work.database.notify(connection, servers.SERVERS_CHANGED)
 
 
-def map_to_this_cell(work: Work) -> None:
+def map_to_this_cell(work: RunningAction) -> None:
     """Map the server to this cell in the API database. The server may still be mapped to its former cell: that cell's
     conductor may have crashed after it copied the action to this cell and before it switched the mapping. Call this
     function before the action makes any change that others can see."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.store.actions.actions import ADMIN_PASS, password_argument
 from magnetar_control.store.servers.server_row import ServerRow
@@ -37,7 +37,7 @@ def _type(key: str) -> str:
     return "x509" if "\n" in key.strip() else "ssh"
 
 
-def vendor_data(work: Work) -> dict[str, Any]:
+def vendor_data(work: RunningAction) -> dict[str, Any]:
     """Return the vendor data for the guest, as {"static": …, "dynamic": answer by name of the target}. This sends a
     request to each target of dynamic vendordata. Raises ``VendordataFailed``."""
     server, vendordata = work.server, work.conductor.vendordata
@@ -50,13 +50,13 @@ def vendor_data(work: Work) -> dict[str, Any]:
     return {"static": static, "dynamic": vendordata.dynamic(server_facts, lambda: work.progress(None))}
 
 
-def password_field(work: Work) -> dict[str, Any]:
+def password_field(work: RunningAction) -> dict[str, Any]:
     """Return a mapping with the administrator password from the action's arguments, to be passed to the guest once; an
     empty mapping if the action has no password."""
     return dict(password_argument(work.args.get(ADMIN_PASS)))
 
 
-def guest_facts(work: Work, host: str) -> dict[str, Any]:
+def guest_facts(work: RunningAction, host: str) -> dict[str, Any]:
     """Return the fields ``guest_data``, ``vendor_data`` and, if there is one, the password, for a build or rebuild of
     the server by the agent of *host*. Raises ``VendordataFailed``."""
     return {"guest_data": guest_data(work.conductor, work.server, host), "vendor_data": vendor_data(work),

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.delivery import ITSELF
 from magnetar_control.services import Context
 from magnetar_core.http.client import Client
 
 
-def deliver_image(work: Work, client: Client, host: str, id: str) -> None:
+def deliver_image(work: RunningAction, client: Client, host: str, id: str) -> None:
     """Send the image *id* of the server to *host*, unless the host has it. First verify the image's signature if the
     settings or the server's trusted certificates require this. The image of a shelved server is not verified, since it
     is a copy of the server's own disk. *client*: calls the agent of *host*.

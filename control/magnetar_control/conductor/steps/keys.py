@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.work import ROLES, Work
+from magnetar_control.conductor.worker.work import ROLES, RunningAction
 from magnetar_control.services import Context
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -35,7 +35,7 @@ TPM_NAMESPACE = uuid.UUID("5f5b3f0e-6f0c-5c1e-8a2b-2f4d7b1c9e63")
 TPM_FIELD = "tpm_secret"
 
 
-def disk_key_field(work: Work) -> dict[str, str]:
+def disk_key_field(work: RunningAction) -> dict[str, str]:
     """Return {"disk_key": key} for the agent: the key with which the host encrypts new disks of the server. Empty if
     the disks are not encrypted."""
     if not _is_encrypted(work):
@@ -43,7 +43,7 @@ def disk_key_field(work: Work) -> dict[str, str]:
     return {"disk_key": work.conductor.services.key_manager.create_key(_key_ids(work)[-1])}
 
 
-def renewed_disk_key_field(work: Work) -> dict[str, str]:
+def renewed_disk_key_field(work: RunningAction) -> dict[str, str]:
     """Return {"disk_key": key} with a new key for the disks that a rebuild creates. Empty if the rebuild preserves the
     disks, or if the disks are not encrypted."""
     if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
@@ -54,13 +54,13 @@ def renewed_disk_key_field(work: Work) -> dict[str, str]:
     return {"disk_key": work.conductor.services.key_manager.create_key(new)}
 
 
-def disk_key_of_image(work: Work) -> str | None:
+def disk_key_of_image(work: RunningAction) -> str | None:
     """Return the uuid of the key that encrypts the root disk of a server and its shelved image; ``None`` if the disk
     and the image are not encrypted."""
     return _key_ids(work)[-1] if _is_encrypted(work) else None
 
 
-def forget_old_disk_keys(work: Work) -> None:
+def forget_old_disk_keys(work: RunningAction) -> None:
     """Delete all disk keys of the server except the newest one. Called after a rebuild, when no disk uses the older
     keys."""
     key_ids = _key_ids(work)
@@ -69,33 +69,33 @@ def forget_old_disk_keys(work: Work) -> None:
         _note_keys(work, key_ids[-1:])
 
 
-def forget_disk_keys(work: Work) -> None:
+def forget_disk_keys(work: RunningAction) -> None:
     """Delete all disk keys of a deleted server from the key manager, even if a host that has encrypted disks of the
     server does not answer; the disks on such a host are deleted later."""
     if _is_encrypted(work):
         _delete_keys(work, dict.fromkeys([work.id, *_key_ids(work)]))
 
 
-def _delete_keys(work: Work, ids: Iterable[str]) -> None:
+def _delete_keys(work: RunningAction, ids: Iterable[str]) -> None:
     for id in ids:
         work.confirm_lease()
         work.conductor.services.key_manager.delete_key(id)
 
 
-def _is_encrypted(work: Work) -> bool:
+def _is_encrypted(work: RunningAction) -> bool:
     return encrypts_disks(work.flavor, work.server.image)
 
 
-def _key_ids(work: Work) -> list[str]:
+def _key_ids(work: RunningAction) -> list[str]:
     """Return the uuids of the keys of the server's disks, the oldest first. The last key is in use."""
     return [*(work.request.get(KEYS) or (work.id,))]
 
 
-def _note_keys(work: Work, ids: list[str]) -> None:
+def _note_keys(work: RunningAction, ids: list[str]) -> None:
     work.note(request=servers.json_text({**work.request, KEYS: ids}))
 
 
-def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
+def tpm_secret_field(work: RunningAction, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the field with the secret of the guest's emulated TPM, which the host needs to start the guest. Empty for
     a guest without a TPM. *hardware*: the guest's new hardware; by default the hardware of its flavor. Raises
     ``Forbidden`` if the secret belongs to a user other than the user who requested the action."""
@@ -124,7 +124,7 @@ def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
         return {}
 
 
-def forget_tpm_secret(work: Work) -> None:
+def forget_tpm_secret(work: RunningAction) -> None:
     """Delete the TPM secret of a deleted server from the key manager, if the server had one."""
     if TPM_DRAWN in work.request:
         work.confirm_lease()

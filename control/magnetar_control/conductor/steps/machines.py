@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.store.servers import servers
 from magnetar_core.hardware.machines import is_versioned
 
 
-def machine_type_column(work: Work, resource: Mapping[str, Any]) -> dict[str, Any]:
+def machine_type_column(work: RunningAction, resource: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"image": JSON}, the server's image fields with the machine type in *resource*, to save in the server's
     row. Return an empty mapping if *resource* has no versioned machine type, such as ``pc-q35-8.2``, or if the row has
     it already. *resource*: the server as its agent reports it."""

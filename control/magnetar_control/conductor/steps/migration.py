@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.conductor.worker.work import HostDown, Work, admin_message, full_is_down, leased_database
+from magnetar_control.conductor.worker.work import HostDown, RunningAction, admin_message, full_is_down, leased_database
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place_server
@@ -66,7 +66,7 @@ class MigrationTask:
     #: flow.
     becomes: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, work: Work, row: MigrationRow) -> None:
+    def __init__(self, work: RunningAction, row: MigrationRow) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
         self.api = leased_database(work.confirm_lease, work.conductor.store.api)
 
@@ -92,7 +92,7 @@ class MigrationTask:
         return self.row.new_flavor
 
     @classmethod
-    def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
+    def begin(cls, work: RunningAction, type: str, status: str, flavor: FlavorOfServer) -> Self:
         """Return the migration of the action *work*; at the first attempt, create the migration's row with this *type*,
         *status* and new *flavor*. Set other open migrations of the server to error. Such migrations remain if their
         action has ended and an operator has reset the server's state."""
@@ -408,7 +408,7 @@ class MigrationMonitor(threading.Thread):
 
     Use ``with MigrationMonitor(work, migration_id, source_host):`` around the call that moves the server."""
 
-    def __init__(self, work: Work, id: str, host: str) -> None:
+    def __init__(self, work: RunningAction, id: str, host: str) -> None:
         super().__init__(name=f"monitor {id}", daemon=True)
         self.work, self.id, self.host = work, id, host
         self.over = threading.Event()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.documents import ServerNic, nic_of_port
 from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_control.store.claims import nic_bandwidth
@@ -21,7 +21,7 @@ from magnetar_core.power import power_number
 from . import host_groups
 
 
-def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
+def allocate_nics(work: RunningAction, host: str) -> Sequence[ServerNic]:
     """Return the NICs of the server for its build on *host*. The first call allocates the ports of the NICs; the
     action's next transaction saves the NICs in the server's row."""
     nics, wishes = work.nics, work.request.get("networks")
@@ -33,14 +33,14 @@ def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
     return nics
 
 
-def free_reserved_ports(work: Work) -> None:
+def free_reserved_ports(work: RunningAction) -> None:
     """Release the ports that the API has reserved for a server that was not built. Do nothing if the server already has
     NICs."""
     if not work.nics and any(nic.get("port_id") for nic in work.request.get("networks") or ()):
         work.conductor.services.network.release(work.id, confirm=work.confirm_lease)
 
 
-def current_nics(work: Work) -> Sequence[ServerNic]:
+def current_nics(work: RunningAction) -> Sequence[ServerNic]:
     """Return the NICs of a server that moves to another host, read again from the network service. The action's next
     transaction saves these NICs in the server's row."""
     nics_by_port = {port["port_id"]: nic_of_port(port) for port in work.conductor.services.network.ports(work.id)}
@@ -49,7 +49,7 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
     return nics
 
 
-def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
+def ports_ready(work: RunningAction, host: str, nics: Sequence[ServerNic]) -> bool:
     """Return whether the server can be created on *host* and started in the same request. After ``False``, create the
     server powered off, call ``await_ports``, and then start the server.
 
@@ -71,20 +71,20 @@ def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
     return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
 
 
-def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
+def bind_started_devices(work: RunningAction, resource: Mapping[str, Any]) -> None:
     """After a start of the guest, bind its SmartNIC ports again with the virtual functions in use now, because the host
     may have replaced a missing virtual function. *resource*: the server as its agent reports it."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 
 
-def await_ports(work: Work, host: str) -> None:
+def await_ports(work: RunningAction, host: str) -> None:
     """Wait until the server's ports are ready on *host*. The worker thread is free for other actions meanwhile."""
     with work.resting():
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 
 
-def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
+def bind_nics(work: RunningAction, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
     """Bind the server's ports to *host*, with the host devices that its NICs use. *resource*: the server as its agent
     reports it. *waits*: after binding, wait until the ports are ready."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
@@ -95,7 +95,7 @@ def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool
         network.bind_prepared(*bound)
 
 
-def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[ServerNic]) -> None:
+def make_nic_networks(work: RunningAction, client: Client, host: str, nics: Sequence[ServerNic]) -> None:
     """Create the networks of *nics* on *host* if they are missing there, and send the security groups of *nics* to
     *host*. *client*: calls the agent of *host*."""
     host_groups.bring_security_groups(work.conductor, client, host, nics)
@@ -119,7 +119,7 @@ def nic_for_agent(nic: ServerNic, cards_by_mac: Mapping[str, str]) -> dict[str, 
             **({"card": cards_by_mac[nic["mac"]]} if nic["mac"] in cards_by_mac else {})}
 
 
-def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
+def claimed_cards(work: RunningAction, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
     """Return {MAC of the NIC: device name of a network card of *host*} for the NICs that are virtual functions with
     guaranteed bandwidth. The server has claimed the bandwidth on this card, so the virtual function must be one of this
     card."""
@@ -132,7 +132,7 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
         place := cards.get((nic["port_id"], host)))}
 
 
-def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
+def nics_for_agent(work: RunningAction, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
     """Return the NICs of a new server as the agent of *host* expects them. For a server with NUMA cells, NICs with OVN
     ports also name their physical network, unless the agent is too old to report the physical networks of each NUMA
     cell."""
@@ -155,7 +155,7 @@ def nic_devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return devices_by_mac
 
 
-def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
+def nic_devices_on_host(work: RunningAction, host: str) -> dict[str, dict[str, Any]]:
     """Return the result of ``nic_devices`` for a server that has moved to *host*. If no NIC is a PCI device, return an
     empty mapping without a request to the agent."""
     if not any(nic.get("devices") for nic in work.nics):

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, insert
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.work import Continuation, Work, admin_message, leased_database
+from magnetar_control.conductor.worker.work import Continuation, RunningAction, admin_message, leased_database
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.notifications import START, Initiator, ServerEvent, action_key, selection_events
 from magnetar_control.scheduler.choose import NoValidHost
@@ -45,7 +45,7 @@ RANDOM = Random()  # noqa: S311 - which of equals
 AGAIN, SELDOM = 1.0, 5.0
 
 
-def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
+def spec_of(work: RunningAction, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
     """Return the scheduler's request for the server of the action *work*. If the server's scheduler hints name a server
     group, first add the server to the group. *flavor*, *over*: passed to ``request_spec.spec_of_server``."""
     conductor = work.conductor
@@ -55,7 +55,7 @@ def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> Re
     return spec_of_server(conductor.store.api, conductor.services.volume, work.context(), work.server, flavor, **over)
 
 
-def host_search_pause(work: Work) -> float:
+def host_search_pause(work: RunningAction) -> float:
     """Return the seconds to wait before the action searches for a host again. The pause grows with each attempt, up to
     a maximum."""
     return min(AGAIN * float(work.action.attempts), SELDOM)
@@ -65,12 +65,12 @@ class Placed(NamedTuple):
     """A new server for which a host was chosen and claimed. ``work``: the action that builds the server. ``cell_id``:
     the uuid of the host's cell."""
 
-    work: Work
+    work: RunningAction
     host: str
     cell_id: str
 
 
-def run_scheduling(work: Work) -> None:
+def run_scheduling(work: RunningAction) -> None:
     """Find a host for the new server of *work*, and move the server's row into the host's cell. Until then the row of
     every new server is in cell0. If no host is found, put the action back into the queue or set the server to error."""
     began = utc_now()
@@ -105,7 +105,7 @@ def run_scheduling(work: Work) -> None:
     _move_to_cell([placed], began)
 
 
-def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
+def run_joint_scheduling(works: Sequence[RunningAction]) -> list[RunningAction]:
     """Schedule several new servers of cell0 together, at the first attempt of their actions (*works*). Each step is one
     transaction for all of them.
 
@@ -131,8 +131,9 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
     """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all
-    servers. If the build of a server begins immediately, set ``continuation`` of the server's ``Work`` (its running
-    action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
+    servers. If the build of a server begins immediately, set ``continuation`` of the server's ``RunningAction`` (its
+    running action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers
+    began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -145,8 +146,8 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
     """Insert the rows of the servers *leaving* cell0 into the cell *target*. For each build that begins immediately,
-    count the build as an action of its host, and set ``continuation`` of the server's ``Work`` (its running action), so
-    that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
+    count the build as an action of its host, and set ``continuation`` of the server's ``RunningAction`` (its running
+    action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:
@@ -205,7 +206,7 @@ def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequ
         conductor.notifications.add_server(connection, arrived_server.server, *events)
 
 
-def _cell_with_server(work: Work) -> Database | None:
+def _cell_with_server(work: RunningAction) -> Database | None:
     """Return the database of the cell to which the server was already moved before a crash; ``None`` if it was not
     moved. The server may have been deleted in that cell since then."""
     store = work.conductor.store
@@ -217,7 +218,7 @@ def _cell_with_server(work: Work) -> Database | None:
         return cell_database if servers.fetch_server_row(connection, work.id) is not None else None
 
 
-def _place(work: Work, spec: RequestSpec) -> Placed:
+def _place(work: RunningAction, spec: RequestSpec) -> Placed:
     api = leased_database(work.confirm_old_lease, work.conductor.store.api)
     candidate = place_server(api, work.conductor.current_states(), spec, random=RANDOM)
     return Placed(work, candidate.host, candidate.cell_id)

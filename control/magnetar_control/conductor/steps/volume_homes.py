@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from magnetar_control.conductor.worker.work import DOWN, HostDown, Work
+from magnetar_control.conductor.worker.work import DOWN, HostDown, RunningAction
 from magnetar_control.documents import VolumeOfServer
 from magnetar_control.services.volume.access import VolumeAccess
 from magnetar_core.errors import Conflict
@@ -15,14 +15,14 @@ from magnetar_core.errors import Conflict
 log = logging.getLogger(__name__)
 
 
-def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> bool:
+def must_move(work: RunningAction, attachment: VolumeOfServer, place: str, host: str) -> bool:
     """Return whether *host*, which has the server, must become the host that stores the volume. The answer is ``False``
     if *place*, the storing host now, is *host* already. Otherwise it is ``True`` if the volume is the root disk, or
     *place* is down."""
     return place != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(place))
 
 
-def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
+def bring_volume(work: RunningAction, attachment: VolumeOfServer, host: str) -> str:
     """Return the name of the host that stores the volume for a server on *host*. First make *host* the storing host if
     ``must_move`` requires this and *host* can reach the storage pool that contains the volume."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
@@ -33,7 +33,7 @@ def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
     return place
 
 
-def move_volume(work: Work, id: str, host: str) -> None:
+def move_volume(work: RunningAction, id: str, host: str) -> None:
     """Make *host* the host that stores the volume *id* of the server. Raises ``HostDown`` if the agent of *host* does
     not answer, and ``Conflict`` if *host* cannot become the storing host."""
     try:
@@ -42,7 +42,7 @@ def move_volume(work: Work, id: str, host: str) -> None:
         raise HostDown(f"The agent of host {host} does not answer: {error.message}") from None
 
 
-def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
+def leave_dead_hosts(work: RunningAction, host: str, ids: Collection[str]) -> None:
     """If the host that stores one of the server's volumes *ids* is down, make *host*, which has the server, the storing
     host of this volume. Do this for each of *ids*. Skip volumes that *host* cannot access directly."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
@@ -56,7 +56,7 @@ def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
                      error.message)
 
 
-def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] | None:
+def hosts_for_volumes(work: RunningAction, source: str | None = None) -> frozenset[str] | None:
     """Return the names of the hosts on which the server can be rebuilt with all its volumes; ``None`` for any host.
     *source*: the server's old host, which is down; ``None`` if the server is on no host."""
     hosts: frozenset[str] | None = work.conductor.services.volume.homes.hosts_for_build(
@@ -64,7 +64,7 @@ def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] |
     return hosts
 
 
-def volumes_behind_fence(work: Work, source: str) -> list[str]:
+def volumes_behind_fence(work: RunningAction, source: str) -> list[str]:
     """Return the uuids of the server's volumes to which a guest on the old host *source* can still write unless
     *source* is fenced (switched off)."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(

@@ -27,13 +27,13 @@ from magnetar_core.power import ERROR, OFFLOADED, SHELVED, SOFT_DELETED
 from .conductor import Conductor
 from .leased_actions import HostBusy
 from .retry import AGAIN, TRIES
-from .work import Continuation, LeaseLost, Work
+from .work import Continuation, LeaseLost, RunningAction
 from .worker_places import GUESTS
 
 log = logging.getLogger(__name__)
 #: vm_states of shelved and soft-deleted servers, which keep them after an unexpected failure.
 CALM = (SHELVED, OFFLOADED, SOFT_DELETED)
-Flow = Callable[[Work], None]
+Flow = Callable[[RunningAction], None]
 #: Seconds that actions in hand may continue after the conductor is told to stop.
 GRACE = 20.0
 #: Seconds to wait after creates were taken from cell0, for more that can begin together. A single action does not wait.
@@ -55,8 +55,8 @@ class ActionRunner:
         #: Flows by the name of the action's database.
         self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
         self._gone: Mapping[str, Flow] = flows["gone"]
-        self._leaves: Callable[[Work], bool] = flows["leaves"]["*"]
-        self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
+        self._leaves: Callable[[RunningAction], bool] = flows["leaves"]["*"]
+        self._together: Mapping[str, Callable[[Sequence[RunningAction]], list[RunningAction]]] = flows["together"]
         conductor.places.left = {database.name: False for database in self._served}
         conductor.places.on_free = self._notify_runners
 
@@ -170,13 +170,14 @@ class ActionRunner:
         """Run the joint first step of the leased actions *taken*. Return, for each action, the ``Continuation`` that a
         worker thread must run next; ``None`` if there is nothing more to do now. For an action that was left out of the
         joint step, return a ``Continuation`` that runs it alone."""
-        works: dict[int, Work] = {}
+        works: dict[int, RunningAction] = {}
         try:
             with database.read() as connection:
                 rows = servers.fetch_server_rows(connection, [action.server_id for action in taken])
-            works = {action.id: Work(self.conductor, database, action, row) for action in taken
+            works = {action.id: RunningAction(self.conductor, database, action, row) for action in taken
                      if (row := rows.get(action.server_id)) is not None and not row.deleted_at}
-            self.conductor.running_works.add_works({(database.name, number): work for number, work in works.items()})
+            self.conductor.running_actions.add_actions({(database.name, number): work
+                                                        for number, work in works.items()})
             for work in works.values():
                 self._tell(work)
             begin = self._together[taken[0].action]
@@ -191,7 +192,7 @@ class ActionRunner:
             raise
         finally:
             keys = [(database.name, action.id) for action in taken]
-            self.conductor.running_works.remove_works(keys)
+            self.conductor.running_actions.remove_actions(keys)
             for key in keys:
                 self.conductor.leased_actions.end(key)
         going = {number: work.continuation for number, work in works.items() if number not in alone}
@@ -218,8 +219,8 @@ class ActionRunner:
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
-            work = Work(self.conductor, database, action, server, event)
-            self.conductor.running_works.add_works({key: work})
+            work = RunningAction(self.conductor, database, action, server, event)
+            self.conductor.running_actions.add_actions({key: work})
             self._flow(work, self._flows[database.name])
             work.flush()
         except LeaseLost:
@@ -232,14 +233,14 @@ class ActionRunner:
             self._not_continued(*([work] if work else []))
             raise
         finally:
-            self.conductor.running_works.remove_works([key])
+            self.conductor.running_actions.remove_actions([key])
             self.conductor.leased_actions.end(key)
             if work and work.last_report and not work.matches(work.last_report[1]):
                 self.conductor.recheck(*work.last_report)
             request_id.reset(named)
         return work.continuation if work else None
 
-    def _not_continued(self, *works: Work) -> None:
+    def _not_continued(self, *works: RunningAction) -> None:
         """Stop counting the continuations of *works* as running, because no thread will run them."""
         for work in works:
             if work.continuation:
@@ -254,7 +255,7 @@ class ActionRunner:
         attempt follows when the lease expires.
         """
         try:
-            work = Work(self.conductor, database, action) if action.attempts >= TRIES else None
+            work = RunningAction(self.conductor, database, action) if action.attempts >= TRIES else None
             if work is None or (work.server and work.server.leaving):  # a server that leaves its cell cannot stay
                 pause = AGAIN * min(action.attempts, 10)  # about eight minutes in total, for a database that is away
                 with database.write() as connection:
@@ -265,7 +266,7 @@ class ActionRunner:
         except (DBAPIError, LeaseLost) as again:
             log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)
 
-    def _flow(self, work: Work, flows: Mapping[str, Flow]) -> None:
+    def _flow(self, work: RunningAction, flows: Mapping[str, Flow]) -> None:
         action = work.action
         if work.server is None or (work.server.deleted_at and action.action not in ("delete", "forceDelete")):
             if work.server is not None and action.action in self._gone:
@@ -286,20 +287,20 @@ class ActionRunner:
             log.info("%s waits: %s", action.action, busy, extra={"request_id": action.request_id, "server": work.id})
             work.put_back(AGAIN, attempts=max(1, action.attempts - 1))  # this was no attempt
 
-    def _tell(self, work: Work) -> None:
+    def _tell(self, work: RunningAction) -> None:
         action = work.action
         log.info("%s begins", action.action, extra={"request_id": action.request_id, "server": work.id,
                                                     "host": work.server.host, "action": action.action})
 
     def _beat(self, database: Database) -> None:
         """Until the conductor stops, regularly renew the conductor's heartbeat and the leases of running actions in
-        *database*, and set the event ``cancelled`` of the works whose actions were cancelled, so that these actions
+        *database*, and set the event ``cancelled`` of those that were cancelled, so that these actions
         stop. Each database has its own thread, since a query to one database may hang."""
         while not self.conductor.over.is_set():
             if database is self._served[0]:
                 with statement_timeout(actions.LEASE / 2, refused=False):
                     renew_or_end(self.conductor.announcement)
-            works = self.conductor.running_works.works_of_database(database.name)
+            works = self.conductor.running_actions.actions_of_database(database.name)
             try:
                 if works:
                     with statement_timeout(actions.LEASE / 2, refused=False):

@@ -39,7 +39,7 @@ from magnetar_control.store.store import CELL0, Store
 from magnetar_core.errors import NotFound, Unreachable
 
 from .leased_actions import LeasedActions
-from .running_works import RunningWorks
+from .running_works import ActionsInProgress
 from .vendordata import Vendordata
 from .worker_places import WorkerPlaces
 
@@ -67,7 +67,7 @@ class Conductor:
         self.states = HostStates(settings.default_availability_zone, scheduler_rules(settings))
         self.vendordata = self.vendordata_of(settings)
         self.leased_actions = LeasedActions(settings.workers_of_host(), self.is_up)
-        self.places, self.running_works = WorkerPlaces(settings.workers, self.leased_actions), RunningWorks()
+        self.places, self.running_actions = WorkerPlaces(settings.workers, self.leased_actions), ActionsInProgress()
         #: Set when the conductor stops.
         self.over, self.schedules = threading.Event(), schedules
         #: Called with a host and its report on a server, when the report came during an action that left the server

@@ -81,8 +81,8 @@ class Vendordata:
     def dynamic(self, server_facts: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
         """Send *server_facts* (the request body of Nova's dynamic vendordata) to each target. Return the answers by
         name of the target; ``{}`` for a target that fails. *confirm*: a function that is called before each request,
-        such as ``Work.progress``; its errors are raised. Raises ``VendordataFailed`` if the settings make failures
-        fatal."""
+        such as ``RunningAction.progress``; its errors are raised. Raises ``VendordataFailed`` if the settings make
+        failures fatal."""
         answers: dict[str, Any] = {}
         for target in self.targets:
             confirm()

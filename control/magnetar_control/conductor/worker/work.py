@@ -83,8 +83,8 @@ class LeaseLost(Exception):
 
 
 def leased_database(confirm: Callable[[], None], database: Database) -> Database:
-    """Return a wrapper of *database* whose write transactions first call *confirm*, such as ``Work.confirm_lease``. If
-    *confirm* raises ``LeaseLost``, the transaction fails."""
+    """Return a wrapper of *database* whose write transactions first call *confirm*, such as
+    ``RunningAction.confirm_lease``. If *confirm* raises ``LeaseLost``, the transaction fails."""
     @contextlib.contextmanager
     def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with way() as connection:
@@ -112,7 +112,7 @@ class Continuation(NamedTuple):
     event: int | None = None
 
 
-class Work:
+class RunningAction:
     """An action, such as the resize of a server, while it runs. This conductor has leased the action: it has reserved
     the action in the queue for a limited time.
 

@@ -64,7 +64,7 @@ class Fuse:
         """What happens when the lease of a dead conductor has ended: the action is taken anew."""
         conductor = self.cloud.parts.working
         assert conductor
-        eventually(lambda: not conductor.running_works.works)
+        eventually(lambda: not conductor.running_actions.actions)
         for _cell, database in self.cloud.parts.store.databases():
             with database.write() as connection:
                 connection.execute(update(actions).where(actions.c.state == "running").values(

@@ -12,7 +12,7 @@ from magnetar_control import serve
 from magnetar_control.conductor.flows import server_create
 from magnetar_control.conductor.periodic import audit
 from magnetar_control.conductor.periodic.periodic import Periodic
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.services.network.engine.fake_engine import FakeEngine
 from magnetar_control.store.claims import allocations
 from magnetar_core.errors import HypervisorError, NoSpace
@@ -40,8 +40,8 @@ def fails_first(monkeypatch):
 
 
 def interrupted(monkeypatch, name, when=lambda _values: True):
-    """The conductor stumbles once in that method of ``Work``."""
-    method, done = getattr(Work, name), []
+    """The conductor stumbles once in that method of ``RunningAction``."""
+    method, done = getattr(RunningAction, name), []
 
     def once(work, *args, **values):
         if work.action.action == "create" and not done and when(values):
@@ -49,7 +49,7 @@ def interrupted(monkeypatch, name, when=lambda _values: True):
             raise RuntimeError("interrupted")
         return method(work, *args, **values)
 
-    monkeypatch.setattr(Work, name, once)
+    monkeypatch.setattr(RunningAction, name, once)
     return done
 
 
@@ -78,7 +78,7 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
     for wanted in ("ACTIVE", "ERROR"):
         with monkeypatch.context() as patched:
             hosts = fails_first(patched)
-            make, delete_on = server_create.make_server, Work.delete_on
+            make, delete_on = server_create.make_server, RunningAction.delete_on
 
             def leaves(work, host, ports, make=make, wanted=wanted):
                 with work.client(host) as client:
@@ -91,12 +91,12 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
                 raise NoSpace("The disk is full.")
 
             patched.setattr(server_create, "make_server", leaves)
-            patched.setattr(Work, "delete_on", stays)
+            patched.setattr(RunningAction, "delete_on", stays)
             id = cloud.admin.post("/v2.1/servers", {"server": {
                 "name": f"left-{uuid.uuid4().hex[:6]}", "flavorRef": "1", "networks": "none",
                 "imageRef": cloud.admin.image()}}, "2.60").json["server"]["id"]
             server = cloud.admin.settled(id)
-            assert server["status"] == wanted and Work.delete_on is not delete_on
+            assert server["status"] == wanted and RunningAction.delete_on is not delete_on
         have = [name for name in left if there(cloud, name, id)]
         own = [server["OS-EXT-SRV-ATTR:host"]] if wanted == "ACTIVE" else []
         assert len(have) > 1 and (hosts or own != have)
@@ -127,7 +127,7 @@ def test_what_it_left_goes_while_the_server_waits_for_a_confirm(cloud, monkeypat
             raise HypervisorError("QEMU does not end")
 
         patched.setattr(server_create, "make_server", leaves)
-        patched.setattr(Work, "delete_on", stays)
+        patched.setattr(RunningAction, "delete_on", stays)
         id = cloud.admin.boot(f"left-{uuid.uuid4().hex[:6]}", networks="none")["id"]
     own = cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"]
     third = next(name for name in cloud.hosts if name not in (own, *left))

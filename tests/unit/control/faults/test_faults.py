@@ -121,7 +121,7 @@ def test_what_was_cut_off_has_an_end(cloud, monkeypatch):
     assert cloud.admin.act(id, "os-stop").status == 202
     assert over.wait(60)
     conductor = cloud.parts.working
-    while conductor.running_works.works:
+    while conductor.running_actions.actions:
         time.sleep(0.01)
     with conductor.database.write() as connection:
         connection.execute(update(tables.actions).where(tables.actions.c.state == "running").values(

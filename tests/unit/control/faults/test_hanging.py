@@ -220,7 +220,7 @@ def test_leases_are_kept_while_the_other_database_of_a_conductor_hangs(compute, 
         with database.write() as connection:
             servers.insert_action_row(connection, "s", "os-stop", "req-1", "u", "p")
         (taken,) = actions.lease_next_actions(database, conductor.holder, 1, {}).rows
-        conductor.running_works.works[database.name, taken.id] = SimpleNamespace(cancelled=threading.Event())
+        conductor.running_actions.actions[database.name, taken.id] = SimpleNamespace(cancelled=threading.Event())
 
     def lease():
         with compute.cell.read() as connection:

@@ -31,7 +31,7 @@ def cloud():
 def id(cloud):
     """Of a running server with which nobody has to do any more."""
     id = cloud.admin.boot("heard")["id"]
-    held = cloud.parts.working.running_works.works
+    held = cloud.parts.working.running_actions.actions
     eventually(lambda: all(work.id != id for work in list(held.values())))  # it was active before that was over
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
@@ -42,9 +42,9 @@ def id(cloud):
 def work(cloud, id):
     """An action of the server, in the conductor's hands."""
     conductor = cloud.parts.working
-    conductor.running_works.works["cell1", -1] = SimpleNamespace(id=id, last_report=None)
-    yield lambda: conductor.running_works.works.pop(("cell1", -1))
-    conductor.running_works.works.pop(("cell1", -1), None)
+    conductor.running_actions.actions["cell1", -1] = SimpleNamespace(id=id, last_report=None)
+    yield lambda: conductor.running_actions.actions.pop(("cell1", -1))
+    conductor.running_actions.actions.pop(("cell1", -1), None)
 
 
 class Host:
@@ -101,7 +101,7 @@ def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, m
         with conductor.agents.client(conductor.endpoint("kvm1")) as client:
             client.ensure("server", id, {"power": "off"})
         eventually(lambda: any(work.last_report and work.last_report[1]["power_state"] == "off" for work in
-                               list(conductor.running_works.works.values())))
+                               list(conductor.running_actions.actions.values())))
         seen.append(state(cloud, id))
         ended(action, result)
 

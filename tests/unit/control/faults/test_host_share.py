@@ -47,7 +47,7 @@ def create(cloud: Cloud, host: str) -> str:
 def busy(cloud: Cloud) -> int:
     """How many actions the conductor has in hand."""
     assert cloud.parts.working
-    return len(cloud.parts.working.running_works.works)
+    return len(cloud.parts.working.running_actions.actions)
 
 
 def waiting(cloud: Cloud) -> int:

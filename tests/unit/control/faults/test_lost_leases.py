@@ -91,7 +91,7 @@ def test_a_build_that_failed_meanwhile_removes_nothing(cloud, monkeypatch):
     found = cloud.admin.settled(id)
     assert (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", hosts[0])
     deadline = time.monotonic() + LIMIT
-    while cloud.parts.working.running_works.works:
+    while cloud.parts.working.running_actions.actions:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     found = cloud.admin.settled(id)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from magnetar_control.conductor.flows.flows import CELL
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.store.actions.action_row import ActionRow
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import actions
@@ -131,14 +131,14 @@ def ask(cloud: Cloud, id: str, key: str, columns: Mapping[str, Any] | None = Non
         return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
 
 
-def take(cloud: Cloud, number: int, conductor: Any = None, attempts: int = 1) -> Work:
+def take(cloud: Cloud, number: int, conductor: Any = None, attempts: int = 1) -> RunningAction:
     """The action in the hands of *conductor*; where it is put back, no other takes it."""
     conductor = conductor or cloud.parts.working
     with conductor.database.write() as connection:
         connection.execute(update(actions).where(actions.c.id == number).values(
             state="running", holder=conductor.holder, lease_until=NEVER, attempts=attempts))
         action = ActionRow(connection.execute(ActionRow.selection(actions).where(actions.c.id == number)).one())
-    work = Work(conductor, conductor.database, action)
+    work = RunningAction(conductor, conductor.database, action)
     put_back = work.put_back
     work.put_back = lambda _seconds, **values: put_back(LONG, **values)  # type: ignore[method-assign]
     return work

@@ -11,7 +11,7 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.placement.scheduling import predicted_host
 from magnetar_control.conductor.steps.schedule import run_scheduling
 from magnetar_control.conductor.worker.conductor import Conductor
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.services import Context, Services
 from magnetar_control.settings import USUAL_FILTERS
 from magnetar_control.store.actions import actions
@@ -183,7 +183,7 @@ def chosen(cloud, row):
     with cell0.write() as connection:
         servers.insert_server_rows(connection, [row], f"req-{next(NUMBERS)}")
     (action,) = actions.lease_next_actions(cell0, conductor.holder, 1, {}).rows
-    run_scheduling(Work(conductor, cell0, action))
+    run_scheduling(RunningAction(conductor, cell0, action))
     with cloud.store.api.read() as connection:
         held = allocations.fetch_server_claims(connection, row["id"])
     if held:

@@ -8,7 +8,7 @@ from magnetar_control.conductor.flows import server_create, server_create_image
 from magnetar_control.conductor.flows.server_shelve import offload_expired
 from magnetar_control.conductor.periodic.periodic import remove_unused_images
 from magnetar_control.conductor.steps import block_devices, nics
-from magnetar_control.conductor.worker.work import Work
+from magnetar_control.conductor.worker.work import RunningAction
 from magnetar_control.store.engine import tables
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, NoSpace
 from magnetar_core.http.client import Client
@@ -59,7 +59,7 @@ def test_one_that_has_left_its_host_goes_on_leaving(owner, monkeypatch, action):
 
 @pytest.mark.parametrize("error", [MagnetarError(), Conflict("It is busy.")])
 def test_one_that_cannot_leave_its_host_stays_shelved(owner, monkeypatch, error):
-    id, delete_on = owner.server(flavorRef="small")["id"], Work.delete_on
+    id, delete_on = owner.server(flavorRef="small")["id"], RunningAction.delete_on
 
     def refuse(work, host, noun="server", key=None):
         if noun == "server":
@@ -67,7 +67,7 @@ def test_one_that_cannot_leave_its_host_stays_shelved(owner, monkeypatch, error)
         delete_on(work, host, noun, key)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Work, "delete_on", refuse)
+        patched.setattr(RunningAction, "delete_on", refuse)
         assert owner.act(id, "shelve")["status"] == "SHELVED"
     assert check(owner.cloud, id)["power_state"] == "off"
     assert owner.call.act(id, "shelveOffload").status == 202
