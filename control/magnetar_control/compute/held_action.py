@@ -19,7 +19,7 @@ from magnetar_control.store.engine.tables import action_events, actions
 from magnetar_control.store.servers import servers
 
 from .caller import Caller
-from .target import Target, changed_meanwhile
+from .target import ServerTarget, changed_meanwhile
 
 #: Seconds for which an action is held back.
 HELD = 10.0
@@ -32,7 +32,7 @@ class HeldAction(NamedTuple):
     volume first. *number*: the id of the action's row."""
 
     caller: Caller
-    target: Target
+    target: ServerTarget
     number: int
 
     def release(self) -> bool:
@@ -100,7 +100,7 @@ class HeldAction(NamedTuple):
                 action_events.c.action_id == self.number).order_by(action_events.c.id.desc()).limit(1)).scalar() or ""
 
 
-def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any],
+def hold_action(caller: Caller, target: ServerTarget, key: str, args: Mapping[str, Any],
                 change: Change | None = None) -> HeldAction:
     """Queue the action *key* with the arguments *args* in a state in which conductors do not start it yet, and return
     it as a ``HeldAction``. *change*: a function that returns the server's new list of volumes from the current one; it

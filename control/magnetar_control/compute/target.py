@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Target(NamedTuple):
+class ServerTarget(NamedTuple):
     """A server to which a request applies: its row, and the database that stores the row."""
 
     database: Database
@@ -40,14 +40,14 @@ class Target(NamedTuple):
 
 
 def find_server_target(caller: Caller, id: str, *, deleted: bool = False,
-                       columns: frozenset[str] | None = None) -> Target:
+                       columns: frozenset[str] | None = None) -> ServerTarget:
     """Return the server *id*. *deleted*: also find a deleted server. *columns*: the columns to read; ``None``: all.
     Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=deleted,
                                              columns=columns) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
         raise server_not_found(id)
-    return Target(*located_server)
+    return ServerTarget(*located_server)
 
 
 def is_visible_to(caller: Caller, row: Any) -> bool:
@@ -60,7 +60,7 @@ def server_not_found(id: str) -> NotFound:
     return NotFound(f"Instance {id[:80]} could not be found.")
 
 
-def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
+def check_action_allowed(caller: Caller, target: ServerTarget, key: str) -> None:
     """Raise ``Conflict`` when the action *key* is impossible because of the server's lock, states, hardware or missing
     host. Raise ``Forbidden`` when the action needs a TPM secret of another user."""
     action, server = ACTIONS[key], target.row
@@ -115,7 +115,7 @@ def check_unlocked(caller: Caller, server: ServerRow) -> None:
         raise Conflict(f"Instance {server.id} is locked")
 
 
-def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | None = None,
+def enqueue_action(caller: Caller, target: ServerTarget, key: str, args: Mapping[str, Any] | None = None,
                    also: Callable[[Connection], None] | None = None, message: str | None = None, **values: Any) -> None:
     """Queue the action *key* and update the server's columns with *values* in the same transaction. *also*: a function
     that makes further changes in the transaction. *args*: the arguments of the action. *message*: a warning that is
@@ -132,13 +132,13 @@ def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, 
         target.database.notify(connection, servers.ACTIONS_CHANGED)
 
 
-def changed_meanwhile(target: Target, key: str) -> Conflict:
+def changed_meanwhile(target: ServerTarget, key: str) -> Conflict:
     """Return the error that the action *key* is impossible because the server has changed since it was read."""
     return Conflict(f"Cannot '{ACTIONS[key].label}' instance {target.row.id}: something else is being done to it. Try "
                     "again in a moment.")
 
 
-def note_done_action(caller: Caller, target: Target, connection: Connection, key: str) -> None:
+def note_done_action(caller: Caller, target: ServerTarget, connection: Connection, key: str) -> None:
     """Record the instance action *key* as done, because the API has already carried it out, and send its notifications.
     """
     servers.insert_action_row(connection, target.row.id, key, caller.request_id, caller.context.user_id, caller.project,
@@ -146,7 +146,7 @@ def note_done_action(caller: Caller, target: Target, connection: Connection, key
     notify_server(caller, target, connection, ACTIONS[key].notification, *("",) if key in ATOMIC else (START, END))
 
 
-def notify_server(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
+def notify_server(caller: Caller, target: ServerTarget, connection: Connection, name: str = UPDATE, *phases: str,
                   **args: Any) -> None:
     """Send notifications that the API has changed a server, in the transaction *connection*. *name*, *phases*: the name
     and the phases (such as start and end) of the event, as in ``ServerEvent``; one notification is sent for each phase.
@@ -183,11 +183,11 @@ class ServerUseCase(Generic[P, R]):
     ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated with the server's row in
     the new cell."""
 
-    def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
+    def __init__(self, function: Callable[Concatenate[Caller, ServerTarget, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key
         self.__doc__ = function.__doc__
 
-    def __call__(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
+    def __call__(self, caller: Caller, target: ServerTarget, *args: P.args, **named: P.kwargs) -> R:
         """Check that the caller may act on the server, then call the function and return its result. Raises
         ``Forbidden``, ``Conflict``, and the errors of the function."""
         try:
@@ -199,20 +199,20 @@ class ServerUseCase(Generic[P, R]):
         except servers.Moved:
             raise Conflict(f"Instance {target.row.id} goes to another cell just now. Try again in a moment.") from None
 
-    def check_allowed(self, caller: Caller, target: Target) -> None:
+    def check_allowed(self, caller: Caller, target: ServerTarget) -> None:
         """Raise ``Forbidden`` when the policy does not allow the operation to the caller, ``Conflict`` when the
         server's lock or states do not allow it now."""
         caller.check_policy(self.rule, target.row)
         if self.key:
             check_action_allowed(caller, target, self.key)
 
-    def _checked(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
+    def _checked(self, caller: Caller, target: ServerTarget, *args: P.args, **named: P.kwargs) -> R:
         self.check_allowed(caller, target)
         return self.function(caller, target, *args, **named)
 
 
 def server_use_case(key: str | None = None, rule: str | None = None) -> Callable[
-        [Callable[Concatenate[Caller, Target, P], R]], ServerUseCase[P, R]]:
+        [Callable[Concatenate[Caller, ServerTarget, P], R]], ServerUseCase[P, R]]:
     """Return a decorator that turns a function into a ``ServerUseCase``. *key*: the key of the function's action in
     ``ACTIONS``. *rule*: the policy rule to check; by default the rule of the action."""
     named = rule or policy_rule_of_action(str(key))

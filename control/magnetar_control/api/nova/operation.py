@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar_control.compute.caller import Caller, UseCase
-from magnetar_control.compute.target import ServerUseCase, Target
+from magnetar_control.compute.target import ServerTarget, ServerUseCase
 from magnetar_control.web import Request, Route
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Value
@@ -141,7 +141,7 @@ class Call(Caller):
         #: The forms of the answer (``fields.Shape``), by noun and word; kept, because an answer needs its form twice.
         self.shapes: dict[Any, Any] = {}
         #: The server of the path.
-        self.target: Target = None  # type: ignore[assignment]
+        self.target: ServerTarget = None  # type: ignore[assignment]
 
     @property
     def base(self) -> str:

@@ -16,7 +16,7 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.hosts import availability_zones, capacity, cells, hypervisors, services
 from magnetar_control.compute.servers import instance_actions, migrations
 from magnetar_control.compute.servers.server_topology import show_server_topology
-from magnetar_control.compute.target import Target, find_server_target
+from magnetar_control.compute.target import ServerTarget, find_server_target
 from magnetar_control.store.actions.action_row import ActionEvent, ShownAction
 from magnetar_control.store.claims.allocations import RESOURCES
 from magnetar_control.store.hosts.services import COMPUTE, Service
@@ -238,7 +238,7 @@ class InstanceActions(CloudDriver):
         return [_action(caller, target, row) for row in instance_actions.list_instance_actions(caller, target)]
 
 
-def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
+def _target(caller: Caller, server: str, *, deleted: bool = True) -> ServerTarget:
     """Return the server with the name or uuid *server*. *deleted*: also find a deleted server, by its uuid. Raises
     ``NotFound``."""
     row = SERVERS.row(caller, server)
@@ -282,7 +282,7 @@ class Capacities(CloudDriver):
         return [report.as_document() for report in capacity.list_room_reports(caller, zone, aggregate)]
 
 
-def _action(caller: Caller, target: Target, row: ShownAction,
+def _action(caller: Caller, target: ServerTarget, row: ShownAction,
             events: Sequence[ActionEvent] | None = ()) -> Document:
     return {"id": row.request_id, "server": row.server_id, "action": ACTIONS[row.action].label, "message": row.message,
             "user_id": row.user_id, "project_id": row.project_id, "started_at": agent_timestamp(row.start_time),
@@ -290,7 +290,7 @@ def _action(caller: Caller, target: Target, row: ShownAction,
                                                                       or ()]}
 
 
-def _event(caller: Caller, target: Target, row: ActionEvent) -> Document:
+def _event(caller: Caller, target: ServerTarget, row: ActionEvent) -> Document:
     shown = {"event": row.event, "started_at": agent_timestamp(row.start_time), "result": row.result,
              "finished_at": agent_timestamp(row.finish_time)}
     for name, rule in (("host", instance_actions.EVENTS), ("details", instance_actions.DETAILS)):

@@ -23,7 +23,7 @@ from magnetar_control.compute.servers import server_create
 from magnetar_control.compute.servers import servers as compute
 from magnetar_control.compute.servers.server_actions import agent_of_host
 from magnetar_control.compute.servers.server_create import NewServers, Place, Prepared
-from magnetar_control.compute.target import Target
+from magnetar_control.compute.target import ServerTarget
 from magnetar_control.documents import FlavorOfServer, PortRequest
 from magnetar_control.store.accounts.flavors import fetch_flavor_row
 from magnetar_control.store.engine.database import advisory_lock, utc_now
@@ -226,7 +226,7 @@ def complete_adoption(caller: Caller, candidate: AdoptionCandidate) -> None:
 
 
 @use_case(RULE)
-def release_server(caller: Caller, target: Target) -> None:
+def release_server(caller: Caller, target: ServerTarget) -> None:
     """Queue the release of a server that was adopted (made from an existing libvirt domain): its domain continues to
     run, and the server is removed from the cloud. Raises ``Conflict`` for a server that was not adopted,
     ``Unavailable`` if its host is down."""

@@ -12,7 +12,7 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.flavors.hardware import check_nics
 from magnetar_control.compute.held_action import hold_action
 from magnetar_control.compute.proxies import networks
-from magnetar_control.compute.target import Target, changed_meanwhile, enqueue_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, changed_meanwhile, enqueue_action, server_use_case
 from magnetar_control.compute.waiting import AGAIN, DONE
 from magnetar_control.documents import PortOfServer, PortRequest, ServerNic
 from magnetar_control.scheduler.place import describe_nic_needs, hold_ports
@@ -25,18 +25,18 @@ RULE = "os_compute_api:os-attach-interfaces:"
 
 
 @server_use_case(rule=f"{RULE}list")
-def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
+def list_server_nics(caller: Caller, target: ServerTarget) -> list[PortOfServer]:
     """Return all ports of the server, each with the status and the host of the port."""
     return caller.cloud.services.network.ports(target.row.id)
 
 
 @server_use_case(rule=f"{RULE}show")
-def show_server_nic(caller: Caller, target: Target, port_id: str) -> PortOfServer:
+def show_server_nic(caller: Caller, target: ServerTarget, port_id: str) -> PortOfServer:
     """Return the server's port *port_id*. Raises ``NotFound`` when the server does not have it."""
     return _find_nic(caller, target, port_id)
 
 
-def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
+def _find_nic(caller: Caller, target: ServerTarget, id: str) -> PortOfServer:
     for nic in caller.cloud.services.network.ports(target.row.id):
         if nic["port_id"] == id:
             return nic
@@ -44,7 +44,7 @@ def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
 
 
 @server_use_case("attach_interface")
-def attach_nic(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
+def attach_nic(caller: Caller, target: ServerTarget, network_id: str | None = None, port_id: str | None = None,
                address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
     """Attach a NIC to the server, either for the existing port *port_id*, or for a new port on *network_id* (default:
     the project's only network). *address*: the fixed IP of a new port. *tag*: the device tag. Wait at most *limit*
@@ -58,7 +58,7 @@ def attach_nic(caller: Caller, target: Target, network_id: str | None = None, po
         return _attach_and_wait(caller, target, requested_nic, DONE if limit is None else limit)
 
 
-def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest, limit: float) -> PortOfServer:
+def _attach_and_wait(caller: Caller, target: ServerTarget, requested_nic: PortRequest, limit: float) -> PortOfServer:
     network, id = caller.cloud.services.network, target.row.id
     action = hold_action(caller, target, "attach_interface", {"wish": requested_nic})
     try:
@@ -86,7 +86,7 @@ def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest,
     return _find_nic(caller, target, nic["port_id"])
 
 
-def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> None:
+def _claim_host_resources(caller: Caller, target: ServerTarget, nic: ServerNic) -> None:
     """Claim the PCI devices and bandwidth that *nic* needs on the server's host. If the host does not have enough,
     release the NIC's port and raise ``InvalidRequest``."""
     cloud, row = caller.cloud, target.row
@@ -131,7 +131,7 @@ def _requested_network(caller: Caller, network_id: str | None, port_id: str | No
 
 
 @server_use_case("detach_interface")
-def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
+def detach_nic(caller: Caller, target: ServerTarget, port_id: str) -> None:
     """Queue the detachment of the port *port_id* from the server. Raises ``NotFound``."""
     port = _find_nic(caller, target, port_id)
     enqueue_action(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
@@ -152,7 +152,7 @@ def delete_port(caller: Caller, id: str) -> None:
                                                  error.details["server"]) if "server" in error.details else None
         if located_server is None:
             raise
-        target = Target(*located_server)
+        target = ServerTarget(*located_server)
         try:
             ended = _detach_to_delete(caller, target, store.show(caller.context, id))
         except servers.Moved:
@@ -162,7 +162,7 @@ def delete_port(caller: Caller, id: str) -> None:
                 store.delete(caller.context, id)
 
 
-def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
+def _detach_to_delete(caller: Caller, target: ServerTarget, port: Document) -> bool:
     """Detach the *port* from its server, then delete it. Return ``True`` when this is done, ``False`` when the host
     needs longer than ``DONE`` seconds. Raises ``Conflict``."""
     row, id = target.row, port["id"]
@@ -185,7 +185,7 @@ def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
     return outcome is not None
 
 
-def _forget_nic(target: Target, port: Document) -> None:
+def _forget_nic(target: ServerTarget, port: Document) -> None:
     """Remove the NIC of *port*, and the NIC's addresses, from the row of a server without a guest."""
     with target.database.write() as connection:
         servers.update_list_column(connection, target.row.id, "interfaces", lambda nics: [

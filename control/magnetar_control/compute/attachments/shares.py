@@ -9,7 +9,7 @@ import uuid
 from sqlalchemy import Connection
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, enqueue_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, enqueue_action, server_use_case
 from magnetar_control.documents import ShareOfServer
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -29,7 +29,7 @@ def shares_of_server(row: ServerRow) -> list[ShareOfServer]:
     return [{**share, "status": IN_USE} if on and share["status"] == INACTIVE else share for share in row.shares]
 
 
-def _find_share(target: Target, share_id: str) -> ShareOfServer:
+def _find_share(target: ServerTarget, share_id: str) -> ShareOfServer:
     for share in shares_of_server(target.row):
         if share["share_id"] == share_id:
             return share
@@ -37,19 +37,19 @@ def _find_share(target: Target, share_id: str) -> ShareOfServer:
 
 
 @server_use_case(rule=f"{RULE}index")
-def list_server_shares(_caller: Caller, target: Target) -> list[ShareOfServer]:
+def list_server_shares(_caller: Caller, target: ServerTarget) -> list[ShareOfServer]:
     """Return all share attachments of the server."""
     return shares_of_server(target.row)
 
 
 @server_use_case(rule=f"{RULE}show")
-def show_server_share(_caller: Caller, target: Target, share_id: str) -> ShareOfServer:
+def show_server_share(_caller: Caller, target: ServerTarget, share_id: str) -> ShareOfServer:
     """Return the server's attachment of the share *share_id*. Raises ``NotFound``."""
     return _find_share(target, share_id)
 
 
 @server_use_case("attach_share")
-def attach_server_share(caller: Caller, target: Target, share_id: str, tag: str | None = None) -> Document:
+def attach_server_share(caller: Caller, target: ServerTarget, share_id: str, tag: str | None = None) -> Document:
     """Queue the attachment of a share to the server, and return the new attachment. The guest mounts the share by *tag*
     (default: the share's uuid). Raises ``NotFound``, also when the server's project may not use the share, and
     ``Conflict``."""
@@ -72,7 +72,7 @@ def attach_server_share(caller: Caller, target: Target, share_id: str, tag: str 
 
 
 @server_use_case("detach_share")
-def detach_server_share(caller: Caller, target: Target, share_id: str) -> None:
+def detach_server_share(caller: Caller, target: ServerTarget, share_id: str) -> None:
     """Queue the detachment of a share from the server. Raises ``NotFound``, ``Conflict``."""
     entry = _find_share(target, share_id)
     if entry["status"] == DETACHING:

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.held_action import Change, hold_action
-from magnetar_control.compute.target import Target, check_unlocked, server_use_case
+from magnetar_control.compute.target import ServerTarget, check_unlocked, server_use_case
 from magnetar_control.documents import BlockDevice, FlavorOfServer, VolumeOfServer
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
@@ -27,7 +27,7 @@ RULE = "os_compute_api:os-volumes-attachments:"
 TOO_MANY = "The maximum allowed number of disk devices to attach to a single instance has been exceeded."
 
 
-def _find_attachment(target: Target, volume_id: str) -> VolumeOfServer:
+def _find_attachment(target: ServerTarget, volume_id: str) -> VolumeOfServer:
     for attachment in target.row.volumes:
         if attachment["volume_id"] == volume_id:
             return attachment
@@ -35,19 +35,19 @@ def _find_attachment(target: Target, volume_id: str) -> VolumeOfServer:
 
 
 @server_use_case(rule=f"{RULE}index")
-def list_volume_attachments(_caller: Caller, target: Target) -> Sequence[VolumeOfServer]:
+def list_volume_attachments(_caller: Caller, target: ServerTarget) -> Sequence[VolumeOfServer]:
     """Return all volume attachments of the server."""
     return target.row.volumes
 
 
 @server_use_case(rule=f"{RULE}show")
-def show_volume_attachment(_caller: Caller, target: Target, volume_id: str) -> VolumeOfServer:
+def show_volume_attachment(_caller: Caller, target: ServerTarget, volume_id: str) -> VolumeOfServer:
     """Return the server's attachment of the volume *volume_id*. Raises ``NotFound``."""
     return _find_attachment(target, volume_id)
 
 
 @server_use_case("attach_volume")
-def attach_server_volume(caller: Caller, target: Target, volume_id: str, device: str | None = None,
+def attach_server_volume(caller: Caller, target: ServerTarget, volume_id: str, device: str | None = None,
                          tag: str | None = None, *,
                          delete_on_termination: bool = False, multiattach: bool = True,
                          shelved: bool = True) -> Document:
@@ -79,7 +79,7 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
     return entry
 
 
-def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
+def _reserve_and_queue(caller: Caller, target: ServerTarget, key: str, args: Document, entry: Document, added: Change,
                        removed: Change) -> None:
     """Queue the action *key* (attach_volume or swap_volume) with the arguments *args*, and reserve the volume in
     Cinder. *entry*: the new volume attachment. *added*: a function that adds *entry* to the server's list of
@@ -107,14 +107,14 @@ def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document,
         raise Conflict(f"Cannot '{key}' instance {id} while it is being deleted.")
 
 
-def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
+def _check_shelved(target: ServerTarget, key: str, *, shelved: bool) -> None:
     """Raise ``Conflict`` if the server is shelved and *shelved* is false. *key*: the action, for the error message."""
     state = target.row.vm_state
     if state in (SHELVED, OFFLOADED) and not shelved:
         raise Conflict(f"Cannot '{key}' instance {target.row.id} while it is in vm_state {state}")
 
 
-def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiattach: bool) -> None:
+def _check_attachable(caller: Caller, target: ServerTarget, volume_id: str, *, multiattach: bool) -> None:
     """Check that the volume *volume_id* can be attached now. *multiattach*: allow a multiattach volume. Raises
     ``NotFound`` or ``InvalidRequest``."""
     volume = caller.cloud.services.volume.show(caller.context, volume_id)
@@ -162,7 +162,8 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 
 
 @server_use_case("update", f"{RULE}update")
-def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
+def update_volume_attachment(caller: Caller, target: ServerTarget, volume_id: str, *,
+                             same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
     """Set whether the volume is deleted with the server; ``None`` leaves this unchanged. *same*: further fields of the
     API request (device, tag, serverId, and the volume's uuid as id), which must equal the current values. Raises
@@ -183,7 +184,7 @@ def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, 
 
 
 @server_use_case("swap_volume")
-def swap_server_volume(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> None:
+def swap_server_volume(caller: Caller, target: ServerTarget, volume_id: str, new_volume_id: str) -> None:
     """Queue the replacement of the attached volume *volume_id* by *new_volume_id*. The content is copied, and the guest
     continues to use the same disk. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     entry = check_volume_swap(caller, target, volume_id, new_volume_id)
@@ -205,7 +206,7 @@ def swap_server_volume(caller: Caller, target: Target, volume_id: str, new_volum
     _reserve_and_queue(caller, target, "swap_volume", args, new, noted, removed)
 
 
-def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> VolumeOfServer:
+def check_volume_swap(caller: Caller, target: ServerTarget, volume_id: str, new_volume_id: str) -> VolumeOfServer:
     """Return the attachment of *volume_id*, after checking that *new_volume_id* may replace that volume. Raises
     ``NotFound``, ``InvalidRequest``.
 
@@ -235,7 +236,7 @@ def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume
     return entry
 
 
-def _check_idle(target: Target, entry: VolumeOfServer) -> None:
+def _check_idle(target: ServerTarget, entry: VolumeOfServer) -> None:
     """Raise ``InvalidRequest`` if the volume of the attachment *entry* is being swapped already."""
     if entry.get("swap"):
         raise InvalidRequest(f"Invalid volume: volume {entry['volume_id']} is being swapped for "
@@ -243,7 +244,7 @@ def _check_idle(target: Target, entry: VolumeOfServer) -> None:
 
 
 @server_use_case("detach_volume")
-def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
+def detach_server_volume(caller: Caller, target: ServerTarget, volume_id: str, *, shelved: bool = True) -> None:
     """Queue the detachment of the volume *volume_id* from the server. *shelved*: allow a shelved server. Raises
     ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     _check_shelved(target, "detach_volume", shelved=shelved)
@@ -261,7 +262,7 @@ def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shel
     _begin_detaching(caller, target, args)
 
 
-def _begin_detaching(caller: Caller, target: Target, args: Document) -> None:
+def _begin_detaching(caller: Caller, target: ServerTarget, args: Document) -> None:
     """Queue the action ``detach_volume`` with the arguments *args*, and set the volume's status to detaching. Raises
     ``Conflict`` when the server is being deleted."""
     volumes, attachment_id = caller.cloud.services.volume, args["attachment_id"]

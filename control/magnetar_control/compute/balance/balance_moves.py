@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.drains.server_moves import CANCELLED, LIVE, UNEXPLAINED
-from magnetar_control.compute.target import Target, changed_meanwhile, check_action_allowed, find_server_target
+from magnetar_control.compute.target import ServerTarget, changed_meanwhile, check_action_allowed, find_server_target
 from magnetar_control.scheduler.balance import Move
 from magnetar_control.store.servers import migrations, servers
 from magnetar_core.actions import policy_rule_of_action
@@ -66,7 +66,7 @@ def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveR
         return MoveResult(move, SKIPPED, error.message)
 
 
-def _begin_migration(caller: Caller, target: Target, host: str) -> str:
+def _begin_migration(caller: Caller, target: ServerTarget, host: str) -> str:
     """Queue the live migration of a server to *host* on behalf of the caller; return the migration's uuid. Raises
     ``Conflict`` when the server has changed since it was read."""
     drawn, row = str(uuid.uuid4()), target.row
@@ -81,7 +81,7 @@ def _begin_migration(caller: Caller, target: Target, host: str) -> str:
     return drawn
 
 
-def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
+def _wait_for_migration(caller: Caller, target: ServerTarget, move: Move, id: str,
                         look: Callable[[Move], None]) -> MoveResult:
     """Wait until the live migration *id* has ended, and return the result of the move. *look*: as in ``run_moves``.
     Raises ``NotFound`` when the server is deleted meanwhile."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.documents import PortRequest
 from magnetar_control.services import NetworkResources, Page
 from magnetar_control.services.network.ports.requested_networks import ATTACH_EXTERNAL
@@ -148,7 +148,7 @@ def _by_address(caller: Caller, address: str) -> tuple[NetworkResources, Documen
 
 
 @server_use_case(rule=f"{FLOATING_RULE}add")
-def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_address: str | None = None) -> None:
+def associate_floating_ip(caller: Caller, target: ServerTarget, address: str, fixed_address: str | None = None) -> None:
     """Associate the floating IP *address* with the server's *fixed_address*, or with its first IPv4 address if
     *fixed_address* is ``None``. Raises ``NotFound`` for a floating IP of another project, ``InvalidRequest`` for every
     request that the network service refuses."""
@@ -168,7 +168,7 @@ def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_ad
 
 
 @server_use_case(rule=f"{FLOATING_RULE}remove")
-def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> None:
+def disassociate_floating_ip(caller: Caller, target: ServerTarget, address: str) -> None:
     """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when the floating IP
     is not associated with this server."""
     store, floating_ip = _by_address(caller, address)
@@ -179,7 +179,7 @@ def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> No
 
 # Addresses of servers ---------------------------------------------------------------------------------------------
 @server_use_case("addFixedIp")
-def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
+def add_fixed_ip(caller: Caller, target: ServerTarget, network_id: str) -> None:
     """Add another fixed IP to the server's port on the network *network_id*. Raises ``NotFound``, ``InvalidRequest``.
     """
     try:
@@ -190,7 +190,7 @@ def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
 
 
 @server_use_case("removeFixedIp")
-def remove_fixed_ip(caller: Caller, target: Target, address: str) -> None:
+def remove_fixed_ip(caller: Caller, target: ServerTarget, address: str) -> None:
     """Remove the fixed IP *address* from the server. Raises ``InvalidRequest``, also when the server does not have this
     address."""
     try:
@@ -200,7 +200,7 @@ def remove_fixed_ip(caller: Caller, target: Target, address: str) -> None:
     _note_addresses(caller, target)
 
 
-def _note_addresses(caller: Caller, target: Target) -> None:
+def _note_addresses(caller: Caller, target: ServerTarget) -> None:
     """Store the current addresses of the server's ports in the server's row."""
     has = {port["port_id"]: port for port in caller.cloud.services.network.ports(target.row.id)}
     with target.database.write() as connection:

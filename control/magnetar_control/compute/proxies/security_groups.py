@@ -13,7 +13,7 @@ from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.hosts.services import parse_uuid
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.services import Page
 from magnetar_control.services.network.quotas import OVER
 from magnetar_control.store.servers import servers
@@ -45,27 +45,27 @@ def _resource_store(caller: Caller, noun: str = "security_groups") -> Any:
 
 
 @server_use_case(rule=f"{RULE}list")
-def list_server_security_groups(caller: Caller, target: Target) -> Documents:
+def list_server_security_groups(caller: Caller, target: ServerTarget) -> Documents:
     """Return the security groups of a server's ports, sorted by project and name."""
     groups = caller.cloud.services.network.groups_of(target.row.id)
     return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))
 
 
 @server_use_case(rule=f"{RULE}add")
-def add_server_security_group(caller: Caller, target: Target, name: str) -> None:
+def add_server_security_group(caller: Caller, target: ServerTarget, name: str) -> None:
     """Add the security group *name* of the server's project to all ports of the server. Raises ``InvalidRequest``,
     ``NotFound``, ``Conflict``."""
     _change_server_groups(caller, target, name, add=True)
 
 
 @server_use_case(rule=f"{RULE}remove")
-def remove_server_security_group(caller: Caller, target: Target, name: str) -> None:
+def remove_server_security_group(caller: Caller, target: ServerTarget, name: str) -> None:
     """Remove the security group *name* from all ports of the server. Raises the errors of
     ``add_server_security_group``."""
     _change_server_groups(caller, target, name, add=False)
 
 
-def _change_server_groups(caller: Caller, target: Target, name: str, *, add: bool) -> None:
+def _change_server_groups(caller: Caller, target: ServerTarget, name: str, *, add: bool) -> None:
     network, server = caller.cloud.services.network, target.row
     try:
         network.change_groups(server.project_id, server.id, name, add=add)

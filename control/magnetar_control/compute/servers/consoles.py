@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.cloud import Cloud, HostView
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.settings import Settings
 from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.hosts import hosts
@@ -67,7 +67,7 @@ class OpenedConsole(NamedTuple):
 
 
 @server_use_case("remote_console")
-def open_console(caller: Caller, target: Target, type: str) -> OpenedConsole:
+def open_console(caller: Caller, target: ServerTarget, type: str) -> OpenedConsole:
     """Create and return a token that opens one console connection to the server. Raises ``InvalidRequest`` for an
     unknown *type*."""
     settings, row = caller.settings, target.row

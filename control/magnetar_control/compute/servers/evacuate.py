@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, boots_from_volume, enqueue_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, boots_from_volume, enqueue_action, server_use_case
 from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.services.volume.access import VolumeAccess
 from magnetar_control.store.actions import actions
@@ -22,7 +22,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 
 
 @server_use_case("evacuate")
-def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, force: bool = False,
+def evacuate_server(caller: Caller, target: ServerTarget, host: str | None = None, *, force: bool = False,
                     stopped: bool = False, on_shared_storage: bool | None = None, new_password: bool = False,
                     admin_pass: str | None = None) -> None:
     """Queue the evacuation of the server to *host*, or to a host that the scheduler chooses. *force*: use *host*
@@ -54,7 +54,7 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
                                                 **password_argument(admin_pass)}, also)
 
 
-def _check_host(caller: Caller, target: Target, host: str | None, *, force: bool) -> None:
+def _check_host(caller: Caller, target: ServerTarget, host: str | None, *, force: bool) -> None:
     """Raise ``InvalidRequest`` or ``NotFound`` when the server cannot be evacuated to *host*. With *force*, *host* must
     not be ``None``."""
     if force and not host:
@@ -72,7 +72,7 @@ def check_host_down(caller: Caller, host: str) -> None:
         raise InvalidRequest(f"Compute service of {host} is still in use.")
 
 
-def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
+def _keeps_disks(caller: Caller, target: ServerTarget, host: str | None) -> bool:
     """Return whether the server's disks are in a shared folder that *host* can access too. If *host* is ``None``,
     return whether any other host can access the folder."""
     with caller.cloud.store.api.read() as connection:
@@ -84,7 +84,7 @@ def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
     return any(do_hosts_share_disks(source, row) for name, row in rows.items() if name != target.row.host)
 
 
-def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
+def check_volumes(caller: Caller, target: ServerTarget, *, disks: bool) -> None:
     """Raise ``Conflict`` if an evacuation could lose or corrupt data. This is so if a volume of the server is only
     reachable through the failed host. It is also so if a guest that still runs on the failed host could write to a
     volume, and the host is not known to be off. *disks*: the new host takes over the server's own disks, so a guest

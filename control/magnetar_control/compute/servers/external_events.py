@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.target import Target, enqueue_action
+from magnetar_control.compute.target import ServerTarget, enqueue_action
 from magnetar_control.store.servers import servers
 from magnetar_core.errors import Conflict
 from magnetar_core.power import OFF, POWERS, RUNNING
@@ -45,20 +45,20 @@ def _accept_event(caller: Caller, event: ExternalEvent, located_server: Any) -> 
     database, row = located_server
     if row is None or not row.host:
         return IN_VAIN
-    return KINDS[event.name](caller, Target(database, row), event.tag)
+    return KINDS[event.name](caller, ServerTarget(database, row), event.tag)
 
 
-def _accept_port_event(_caller: Caller, target: Target, tag: str | None) -> int:
+def _accept_port_event(_caller: Caller, target: ServerTarget, tag: str | None) -> int:
     """Return ``TAKEN``, or ``MISSING`` when the server does not have the port *tag*. Nothing else is done: no action
     waits for ports, because NICs are created before a guest runs."""
     return TAKEN if tag is None or any(nic["port_id"] == tag for nic in target.row.nics) else MISSING
 
 
-def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
+def _accept_unplug(_caller: Caller, _target: ServerTarget, _tag: str | None) -> int:
     return TAKEN
 
 
-def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
+def _accept_port_deletion(caller: Caller, target: ServerTarget, tag: str | None) -> int:
     """Queue the detachment of the NIC whose port *tag* was deleted, and return ``TAKEN``. Return ``MISSING`` if the
     server has no such NIC, ``IN_VAIN`` if the server's state does not allow detaching."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
@@ -73,14 +73,14 @@ def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> in
     return TAKEN
 
 
-def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> int:
+def _accept_volume_event(_caller: Caller, target: ServerTarget, tag: str | None) -> int:
     """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*. Nothing else is needed: a
     guest's disk is resized when its volume is extended, and a conductor that waits for a reimaged volume asks the
     volume service itself."""
     return TAKEN if any(attachment["volume_id"] == tag for attachment in target.row.volumes) else MISSING
 
 
-def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int:
+def _accept_power_event(_caller: Caller, target: ServerTarget, tag: str | None) -> int:
     """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` when it is another power state
     (the server is not changed), ``WRONG`` when it is not a power state."""
     if tag not in POWER:
@@ -88,7 +88,7 @@ def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int
     return TAKEN if target.row.power_state == POWERS[POWER[tag]].number else IN_VAIN
 
 
-def _refuse_event(_caller: Caller, _target: Target, _tag: str | None) -> int:
+def _refuse_event(_caller: Caller, _target: ServerTarget, _tag: str | None) -> int:
     """Return ``IN_VAIN`` for an event about accelerators, because servers here have none."""
     return IN_VAIN
 

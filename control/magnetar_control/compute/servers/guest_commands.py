@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, NotFound, NotSupported, Unavailable
 
@@ -29,7 +29,7 @@ AGAIN = "5"
 
 
 @server_use_case(rule=RULE)
-def ask_guest_of_server(caller: Caller, target: Target, command: str, args: dict[str, Any]) -> Document:
+def ask_guest_of_server(caller: Caller, target: ServerTarget, command: str, args: dict[str, Any]) -> Document:
     """Send *command* with *args* to the QEMU guest agent of the server, and return the answer. Raises ``Conflict`` when
     the server has no host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the host's agent is too
     old, and the errors of that agent."""

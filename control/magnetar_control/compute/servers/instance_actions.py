@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.store.actions import instance_actions as store
 from magnetar_control.store.actions.action_row import ActionEvent, ShownAction
 from magnetar_control.store.servers import servers
@@ -22,7 +22,7 @@ SHOWN = tuple(key for key, action in ACTIONS.items() if action.label)
 
 
 @server_use_case(rule=f"{RULE}list")
-def list_instance_actions(_caller: Caller, target: Target, limit: int | None = None, marker: str | None = None,
+def list_instance_actions(_caller: Caller, target: ServerTarget, limit: int | None = None, marker: str | None = None,
                           since: str | None = None, before: str | None = None) -> Sequence[ShownAction]:
     """Return the rows of a server's actions, newest first: at most *limit*, or all if *limit* is ``None``. *marker*:
     the request id of the last action of the previous page. *since*, *before*: earliest and latest time of an action's
@@ -39,7 +39,7 @@ def list_instance_actions(_caller: Caller, target: Target, limit: int | None = N
 
 
 @server_use_case(rule=f"{RULE}show")
-def show_instance_action(caller: Caller, target: Target, request_id: str, *,
+def show_instance_action(caller: Caller, target: ServerTarget, request_id: str, *,
                          events: bool = True) -> tuple[ShownAction, Sequence[ActionEvent] | None]:
     """Return (row of the action with *request_id*, rows of its events, newest first). If *events* is false and the
     policy does not allow the caller to see events, the second item is ``None``. Raises ``NotFound``."""
@@ -52,7 +52,7 @@ def show_instance_action(caller: Caller, target: Target, request_id: str, *,
         return row, store.fetch_event_rows(connection, row.id) if events else None
 
 
-def _check_stayed(connection: Connection, target: Target) -> None:
+def _check_stayed(connection: Connection, target: ServerTarget) -> None:
     """Raise ``Moved`` when the database of *target* no longer has the server: a new server, with its actions, moves
     from cell0 to its cell as soon as it has a host."""
     if servers.fetch_server_row(connection, target.row.id) is None:

@@ -10,7 +10,7 @@ from magnetar_control.compute.accounts import quotas
 from magnetar_control.compute.availability.ha_policy import check_ha_metadata
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import (
-    Target,
+    ServerTarget,
     check_action_allowed,
     notify_server,
     server_not_found,
@@ -27,7 +27,7 @@ RULE = "os_compute_api:server-metadata:"
 Metadata = dict[str, str]
 
 
-def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
+def change_server_document(caller: Caller, target: ServerTarget, column: str, change: Callable[[Any], Any]) -> Any:
     """Replace the value of the JSON column *column* of a server (such as its metadata) by *change(current value)*, and
     return the new value. The same transaction checks that the server's lock and state still allow this, by the
     conditions that ``ACTIONS[column]`` defines for changes of the column."""
@@ -37,7 +37,7 @@ def change_server_document(caller: Caller, target: Target, column: str, change: 
             raise servers.Moved
         if row.deleted_at:
             raise server_not_found(row.id)
-        check_action_allowed(caller, Target(target.database, row), column)
+        check_action_allowed(caller, ServerTarget(target.database, row), column)
         document = change(getattr(row, column))
         servers.update_server_row(connection, row.id, **{column: servers.json_text(document)})
         notify_server(caller, target, connection)
@@ -45,13 +45,13 @@ def change_server_document(caller: Caller, target: Target, column: str, change: 
 
 
 @server_use_case(rule=f"{RULE}index")
-def list_server_metadata(_caller: Caller, target: Target) -> str:
+def list_server_metadata(_caller: Caller, target: ServerTarget) -> str:
     """Return all metadata of the server, as JSON text."""
     return str(target.row.stored.metadata)
 
 
 @server_use_case(rule=f"{RULE}show")
-def show_server_metadata_item(_caller: Caller, target: Target, key: str) -> str:
+def show_server_metadata_item(_caller: Caller, target: ServerTarget, key: str) -> str:
     """Return the value of one metadata item of the server. Raises ``NotFound``."""
     if key not in target.row.metadata:
         raise _item_missing()
@@ -62,13 +62,13 @@ def _item_missing() -> NotFound:
     return NotFound("Metadata item was not found")
 
 
-def _metadata_limit(caller: Caller, target: Target) -> int:
+def _metadata_limit(caller: Caller, target: ServerTarget) -> int:
     """Return the number of metadata items that the quota of the server's project allows."""
     return quotas.quota_limits(caller, target.row.project_id)["metadata_items"]
 
 
 @server_use_case("metadata", f"{RULE}create")
-def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
+def create_server_metadata(caller: Caller, target: ServerTarget, metadata: Metadata) -> Metadata:
     """Add or change items of the server's metadata, and return all items. Raises ``InvalidField`` when an item is a
     malformed policy for automatic evacuation (``ha_policy``)."""
     most = _metadata_limit(caller, target)
@@ -88,7 +88,7 @@ update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_ser
 
 
 @server_use_case("metadata", f"{RULE}update_all")
-def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
+def replace_server_metadata(caller: Caller, target: ServerTarget, metadata: Metadata) -> Metadata:
     """Replace all metadata of the server with *metadata*, and return it. Raises ``InvalidField`` when an item is a
     malformed policy for automatic evacuation (``ha_policy``)."""
     quotas.check_metadata_quota(_metadata_limit(caller, target), metadata)
@@ -98,7 +98,7 @@ def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) 
 
 
 @server_use_case("metadata", f"{RULE}delete")
-def delete_server_metadata_item(caller: Caller, target: Target, key: str) -> None:
+def delete_server_metadata_item(caller: Caller, target: ServerTarget, key: str) -> None:
     """Remove an item from the metadata of the server. Raises ``NotFound``."""
     def without(old: Metadata) -> Metadata:
         if key not in old:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import select
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.target import Target, check_unlocked, note_done_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, check_unlocked, note_done_action, server_use_case
 from magnetar_control.documents import FlavorOfServer
 from magnetar_control.store.engine.tables import flavors
 from magnetar_control.store.servers import migrations, servers
@@ -76,14 +76,14 @@ def flavor_id_of(flavor: FlavorOfServer | None) -> str:
 
 
 @server_use_case(rule=f"{OWN}index")
-def list_server_migrations(_caller: Caller, target: Target) -> Sequence[MigrationRow]:
+def list_server_migrations(_caller: Caller, target: ServerTarget) -> Sequence[MigrationRow]:
     """Return the rows of the server's live migrations in progress."""
     with target.database.read() as connection:
         return migrations.fetch_open_migrations(connection, target.row.id, migrations.LIVE)
 
 
 @server_use_case(rule=f"{OWN}show")
-def show_server_migration(_caller: Caller, target: Target, number: str) -> MigrationRow:
+def show_server_migration(_caller: Caller, target: ServerTarget, number: str) -> MigrationRow:
     """Return the row of the server's live migration *number*, if it is in progress. Raises ``NotFound``."""
     row = _find_migration(target, number)
     about = f"Migration {row.id} for server {target.row.id}"
@@ -94,7 +94,7 @@ def show_server_migration(_caller: Caller, target: Target, number: str) -> Migra
     return row
 
 
-def _find_migration(target: Target, number: str) -> MigrationRow:
+def _find_migration(target: ServerTarget, number: str) -> MigrationRow:
     row = None
     if number.isascii() and number.isdigit() and len(number) < 10:
         with target.database.read() as connection:
@@ -105,7 +105,7 @@ def _find_migration(target: Target, number: str) -> MigrationRow:
 
 
 @server_use_case(rule=f"{OWN}delete")
-def abort_live_migration(caller: Caller, target: Target, number: str, *, queued: bool = True) -> None:
+def abort_live_migration(caller: Caller, target: ServerTarget, number: str, *, queued: bool = True) -> None:
     """Abort the live migration *number*; the server stays on its host. *queued*: also abort a migration that has not
     started; if false, such a migration is refused with ``InvalidRequest``."""
     _check_migrating(caller, target, "abort live migration")
@@ -113,14 +113,14 @@ def abort_live_migration(caller: Caller, target: Target, number: str, *, queued:
 
 
 @server_use_case(rule=f"{OWN}force_complete")
-def force_complete_migration(caller: Caller, target: Target, number: str) -> None:
+def force_complete_migration(caller: Caller, target: ServerTarget, number: str) -> None:
     """Request that the guest of the live migration *number* is paused until its memory is transferred, so that the
     migration completes."""
     _check_migrating(caller, target, "force_complete")
     _request_outcome(caller, target, number, migrations.FORCE, ABORTABLE[:1])
 
 
-def _check_migrating(caller: Caller, target: Target, action: str) -> None:
+def _check_migrating(caller: Caller, target: ServerTarget, action: str) -> None:
     """Raise ``Conflict`` unless the server is being migrated live and is unlocked. *action*: the name of the operation,
     for the error message."""
     server = target.row
@@ -133,7 +133,7 @@ def _check_migrating(caller: Caller, target: Target, action: str) -> None:
 KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migration_force_complete"}
 
 
-def _request_outcome(caller: Caller, target: Target, number: str, outcome: str, states: tuple[str, ...]) -> None:
+def _request_outcome(caller: Caller, target: ServerTarget, number: str, outcome: str, states: tuple[str, ...]) -> None:
     """Save the request to abort or force-complete (*outcome*) the migration *number*, and record it as an instance
     action. Raises ``InvalidRequest`` unless the migration's status is one of *states*. If the status changes during the
     call, check the new status and try to save again."""

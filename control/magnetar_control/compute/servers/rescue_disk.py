@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target
+from magnetar_control.compute.target import ServerTarget
 from magnetar_control.scheduler.request_spec import amounts_held_by, flavor_disk_sizes
 from magnetar_control.store.claims.allocations import set_claimed_disk
 from magnetar_control.store.servers import servers
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 @contextlib.contextmanager
-def claimed_rescue_disk(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
+def claimed_rescue_disk(caller: Caller, target: ServerTarget, image_id: str) -> Iterator[int]:
     """Claim disk space on the server's host for a rescue disk from the image *image_id*, in addition to the server's
     own disks. Yield the size of the rescue disk in GiB, rounded up. If the body of the ``with`` statement raises,
     reduce the claim to the server's own disks again. Raises ``Conflict`` when the host has too little disk space."""
@@ -35,7 +35,7 @@ def claimed_rescue_disk(caller: Caller, target: Target, image_id: str) -> Iterat
         raise
 
 
-def _claim_rescue_disk(caller: Caller, target: Target, image_id: str) -> int:
+def _claim_rescue_disk(caller: Caller, target: ServerTarget, image_id: str) -> int:
     server = target.row
     size = rescue_disk_gb(caller, target, image_id)
     if size and server.host:
@@ -49,7 +49,7 @@ def _claim_rescue_disk(caller: Caller, target: Target, image_id: str) -> int:
     return size
 
 
-def rescue_disk_gb(caller: Caller, target: Target, image_id: str) -> int:
+def rescue_disk_gb(caller: Caller, target: ServerTarget, image_id: str) -> int:
     """Return the largest possible size, in GiB, of a rescue disk from the image *image_id*: 0 for a CD image, because
     it is read-only. If the image no longer exists, return the size of the flavor's root disk."""
     image = caller.cloud.services.image.show(caller.context, image_id)

@@ -26,8 +26,8 @@ from magnetar_control.compute.flavors.hardware import (
     stored_rebuild_image,
 )
 from magnetar_control.compute.target import (
+    ServerTarget,
     ServerUseCase,
-    Target,
     boots_from_volume,
     check_action_allowed,
     enqueue_action,
@@ -66,7 +66,7 @@ PASSWORD_LIMIT = 30
 
 
 def _plain_action(key: str) -> ServerUseCase[[], None]:
-    def action(caller: Caller, target: Target) -> None:
+    def action(caller: Caller, target: ServerTarget) -> None:
         enqueue_action(caller, target, key)
 
     action.__doc__ = f"Queue the action for the conductors. Its states: {', '.join(ACTIONS[key].states)}."
@@ -79,7 +79,7 @@ PLAIN: Mapping[str, ServerUseCase[[], None]] = {key: _plain_action(key) for key,
 
 
 @server_use_case(rule=policy_rule_of_action("reboot-soft"))
-def reboot_server(caller: Caller, target: Target, type: str) -> None:
+def reboot_server(caller: Caller, target: ServerTarget, type: str) -> None:
     """Queue a reboot of the server. *type*: ``soft`` or ``hard``."""
     key = f"reboot-{type}"
     check_action_allowed(caller, target, key)
@@ -87,7 +87,7 @@ def reboot_server(caller: Caller, target: Target, type: str) -> None:
 
 
 @server_use_case("resize")
-def resize_server(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
+def resize_server(caller: Caller, target: ServerTarget, flavor_id: str, disk_config: str | None = None) -> None:
     """Queue the resize of the server to the flavor *flavor_id*, on the same host or another. *disk_config*: the new
     value of ``OS-DCF:diskConfig``; ``None`` changes nothing."""
     server, old = target.row, target.row.flavor
@@ -110,21 +110,21 @@ def resize_server(caller: Caller, target: Target, flavor_id: str, disk_config: s
 
 
 @server_use_case("migrate")
-def migrate_server(caller: Caller, target: Target, host: str | None = None) -> None:
+def migrate_server(caller: Caller, target: ServerTarget, host: str | None = None) -> None:
     """Queue a cold migration of the server to *host*, or to a host that the scheduler chooses."""
     if host:
         check_cell_change(caller, target, _check_destination(caller, target, "migrate", host))
     enqueue_action(caller, target, "migrate", {"host": host, **_cells(caller, target)})
 
 
-def _cells(caller: Caller, target: Target) -> dict[str, bool]:
+def _cells(caller: Caller, target: ServerTarget) -> dict[str, bool]:
     """Return the additional arguments of a resize or migration: {"cross_cell": True}, which lets the scheduler choose a
     host in another cell, if the policy allows the caller to move the server there; otherwise {}."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
 @server_use_case("os-migrateLive")
-def live_migrate_server(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False,
+def live_migrate_server(caller: Caller, target: ServerTarget, host: str | None = None, *, ask_for_hosts: bool = False,
                         forced: bool = False) -> None:
     """Queue a live migration of the server to *host*, or to a host that the scheduler chooses. *ask_for_hosts*: refuse
     the request immediately when the cloud has no other host. *forced*: use *host* without the scheduler's filters, if
@@ -141,12 +141,12 @@ def live_migrate_server(caller: Caller, target: Target, host: str | None = None,
         connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
 
 
-def is_other_cell(caller: Caller, target: Target, host: HostView) -> bool:
+def is_other_cell(caller: Caller, target: ServerTarget, host: HostView) -> bool:
     """Return whether *host* is in another cell than the server."""
     return target.database is not caller.cloud.store.cell(host.cell_id)
 
 
-def check_cell_change(caller: Caller, target: Target, host: HostView) -> None:
+def check_cell_change(caller: Caller, target: ServerTarget, host: HostView) -> None:
     """Raise ``InvalidRequest`` when *host* is in another cell than the server and the caller may not move the server
     there."""
     if is_other_cell(caller, target, host) and not _cells(caller, target):
@@ -154,7 +154,7 @@ def check_cell_change(caller: Caller, target: Target, host: HostView) -> None:
                              f"allow {CROSS_CELL} to be performed.")
 
 
-def _check_destination(caller: Caller, target: Target, key: str, host: str) -> HostView:
+def _check_destination(caller: Caller, target: ServerTarget, key: str, host: str) -> HostView:
     """Return the destination *host* of the action *key*, after checking that the caller may choose a host, and that
     *host* exists and is not the server's current host."""
     caller.check_policy(f"{policy_rule_of_action(key)}:host", target.row)
@@ -187,7 +187,7 @@ class Rebuild:
 
 
 @server_use_case("rebuild")
-def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow:
+def rebuild_server(caller: Caller, target: ServerTarget, wanted: Rebuild) -> ServerRow:
     """Queue a rebuild of the server's root disk as requested by *wanted*, from the same or another image. Return the
     server's row with the new values."""
     server, trusted = target.row, {}
@@ -261,7 +261,7 @@ def _is_root_of_image(block_device: Mapping[str, Any]) -> bool:
 
 
 @server_use_case("rescue")
-def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
+def rescue_server(caller: Caller, target: ServerTarget, image_id: str | None = None, *, volume_backed: bool = True,
                   admin_pass: str | None = None) -> None:
     """Queue a rescue of the server: it boots from the image *image_id*, or from the server's own image if *image_id* is
     ``None``. *volume_backed*: allow a server that boots from a volume. *admin_pass*: a password for the guest."""
@@ -291,7 +291,7 @@ def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *
 
 
 @server_use_case("lock")
-def lock_server(caller: Caller, target: Target, reason: str | None = None) -> None:
+def lock_server(caller: Caller, target: ServerTarget, reason: str | None = None) -> None:
     """Lock the server, so that only admins can change it until it is unlocked, and store the *reason*."""
     server = target.row
     by = "owner" if server.project_id == caller.project and not caller.is_admin else "admin"
@@ -301,7 +301,7 @@ def lock_server(caller: Caller, target: Target, reason: str | None = None) -> No
 
 
 @server_use_case("unlock")
-def unlock_server(caller: Caller, target: Target) -> None:
+def unlock_server(caller: Caller, target: ServerTarget) -> None:
     """Unlock the server. Only an admin can remove the lock of an admin."""
     if target.row.locked_by == "admin":
         caller.check_policy(f"{policy_rule_of_action('unlock')}:unlock_override", target.row)
@@ -311,7 +311,7 @@ def unlock_server(caller: Caller, target: Target) -> None:
 
 
 @server_use_case("os-resetState")
-def reset_server_state(caller: Caller, target: Target, state: str) -> None:
+def reset_server_state(caller: Caller, target: ServerTarget, state: str) -> None:
     """Set the server's vm_state to *state*, ``active`` or ``error``, and cancel the server's actions, except a deletion
     in progress."""
     with target.database.write() as connection:
@@ -324,7 +324,7 @@ def reset_server_state(caller: Caller, target: Target, state: str) -> None:
 
 
 @server_use_case("injectNetworkInfo")
-def inject_network_info(_caller: Caller, _target: Target) -> None:
+def inject_network_info(_caller: Caller, _target: ServerTarget) -> None:
     """Check policy rule and lock, and do nothing else, as Nova does with libvirt: guests learn their addresses from
     DHCP, config drive and metadata."""
 
@@ -339,7 +339,7 @@ def agent_of_host(caller: Caller, host: HostView) -> Iterator[AgentClient]:
 
 
 @server_use_case("changePassword")
-def change_server_password(caller: Caller, target: Target, password: str) -> None:
+def change_server_password(caller: Caller, target: ServerTarget, password: str) -> None:
     """Set *password* in the guest through the QEMU guest agent, and wait for the result. The password is sent directly
     to the host and not stored. Raises ``Conflict``, ``Unavailable``."""
     id = target.row.id
@@ -373,7 +373,7 @@ def _words_for(caller: Caller, error: MagnetarError) -> str:
 
 
 @server_use_case("console")
-def show_console_output(caller: Caller, target: Target, lines: int | None = None) -> str:
+def show_console_output(caller: Caller, target: ServerTarget, lines: int | None = None) -> str:
     """Return the last *lines* of the console log; the whole log if *lines* is ``None``. As in Nova, the empty line
     after the last line break counts: with *lines* 10 the text has nine line breaks. Raises ``Conflict``,
     ``Unavailable``."""
@@ -390,7 +390,7 @@ def show_console_output(caller: Caller, target: Target, lines: int | None = None
 
 
 @server_use_case(rule="os_compute_api:os-server-diagnostics")
-def show_diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
+def show_diagnostics(caller: Caller, target: ServerTarget) -> Mapping[str, Any]:
     """Return the diagnostics of a running or paused guest, as the host's agent reports them. Raises ``Conflict`` when
     the server is off or has no host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is
     too old."""

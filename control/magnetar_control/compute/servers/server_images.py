@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, boots_from_volume, enqueue_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, boots_from_volume, enqueue_action, server_use_case
 from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -25,7 +25,8 @@ NEVER = (*SIGNATURE, "cinder_encryption_key_id", "cinder_encryption_key_deletion
 
 
 @server_use_case("createImage")
-def create_server_image(caller: Caller, target: Target, name: str, properties: Mapping[str, str] | None = None) -> str:
+def create_server_image(caller: Caller, target: ServerTarget, name: str,
+                        properties: Mapping[str, str] | None = None) -> str:
     """Create an image of the server's root disk, and return the image's uuid. The image has the status queued until a
     conductor has uploaded its content."""
     server, id = target.row, str(uuid.uuid4())
@@ -36,7 +37,7 @@ def create_server_image(caller: Caller, target: Target, name: str, properties: M
         "name": name, **image_fields(caller, server, properties, mapping if taken else None)}, snapshots=taken)
 
 
-def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields: Mapping[str, Any],
+def queue_server_image(caller: Caller, target: ServerTarget, key: str, id: str, fields: Mapping[str, Any],
                        **args: Any) -> str:
     """Create the image *id* with the metadata *fields* but without content, and queue the action *key* (with *args*),
     which uploads the content. Return *id*. Raises ``Forbidden`` when the project's quota of images is used up."""
@@ -87,7 +88,7 @@ def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Colle
 
 
 @server_use_case("createBackup")
-def create_server_backup(caller: Caller, target: Target, name: str, backup_type: str, rotation: int,
+def create_server_backup(caller: Caller, target: ServerTarget, name: str, backup_type: str, rotation: int,
                          properties: Mapping[str, str] | None = None) -> str:
     """Create a backup image of the server's root disk, and return the image's uuid. The image has the status queued
     until a conductor has uploaded its content. Then the server's oldest backups of this *backup_type* are deleted, so

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.store.servers import server_passwords
 from magnetar_core.errors import MagnetarError
 
@@ -18,13 +18,13 @@ SHOW_PASSWORD = f"{RULE}show"
 
 
 @server_use_case(rule=SHOW_PASSWORD)
-def show_server_password(_caller: Caller, target: Target) -> str:
+def show_server_password(_caller: Caller, target: ServerTarget) -> str:
     """Return the encrypted password that the guest has published; "" when there is none."""
     return target.row.password or ""
 
 
 @server_use_case(rule=f"{RULE}clear")
-def delete_server_password(caller: Caller, target: Target) -> None:
+def delete_server_password(caller: Caller, target: ServerTarget) -> None:
     """Delete the guest's encrypted password from the server's row and from the server's host, so that the guest can
     publish a new one. If the host does not answer, a conductor deletes the password on the host when the host reports
     the password again."""

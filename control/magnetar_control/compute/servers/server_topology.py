@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, server_use_case
+from magnetar_control.compute.target import ServerTarget, server_use_case
 from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware import numa
@@ -19,7 +19,7 @@ HOST = "compute:server:topology:host:index"
 
 
 @server_use_case(rule="compute:server:topology:index")
-def show_server_topology(caller: Caller, target: Target) -> dict[str, Any]:
+def show_server_topology(caller: Caller, target: ServerTarget) -> dict[str, Any]:
     """Return {nodes, pagesize_kb}: the guest's NUMA nodes (empty without NUMA placement), and its page size in KiB
     (``None`` unless flavor or image specify one). If the policy allows it and the host answers, each node also has the
     host's NUMA node and the pinned CPUs."""
@@ -38,7 +38,7 @@ def show_server_topology(caller: Caller, target: Target) -> dict[str, Any]:
     return {"nodes": nodes, "pagesize_kb": page if needs.page else None}
 
 
-def _host_placement(caller: Caller, target: Target) -> list[dict[str, Any]]:
+def _host_placement(caller: Caller, target: ServerTarget) -> list[dict[str, Any]]:
     """Return the NUMA cells of the server on its host, as the host's agent reports them; [] when the host does not
     answer."""
     host = caller.cloud.hosts.get(target.row.host) if target.row.host else None

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.compute.target import (
-    Target,
+    ServerTarget,
     find_server_target,
     is_visible_to,
     notify_server,
@@ -115,13 +115,13 @@ def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) ->
 
 
 @server_use_case(rule=SHOW)
-def show_server(_caller: Caller, target: Target) -> ServerRow:
+def show_server(_caller: Caller, target: ServerTarget) -> ServerRow:
     """Return the server's row."""
     return target.row
 
 
 @server_use_case(rule="os_compute_api:ips:index")
-def show_server_addresses(caller: Caller, target: Target) -> str:
+def show_server_addresses(caller: Caller, target: ServerTarget) -> str:
     """Return the server's addresses as JSON text: an object that maps each network name to a list of addresses."""
     row = target.row.stored
     return addresses_with_floating_ips(row.addresses, server_floating_ips(caller.cloud, [row]).get(row.id))
@@ -178,7 +178,7 @@ def _check_pinned_zone(caller: Caller, server: ServerRow, zone: str) -> None:
 
 
 @server_use_case("update")
-def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) -> ServerRow:
+def update_server(caller: Caller, target: ServerTarget, columns: Mapping[str, Any]) -> ServerRow:
     """Set *columns* of a server's row, and return the updated row. Possible columns: name, description, hostname,
     disk_config, access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not changed. Raises
     ``InvalidField`` for a pinned_availability_zone other than the server's current zone, because a server pinned to
@@ -195,7 +195,7 @@ def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) ->
 
 
 @server_use_case("delete")
-def delete_server(caller: Caller, target: Target) -> None:
+def delete_server(caller: Caller, target: ServerTarget) -> None:
     """Delete the server: cancel its actions, and queue its removal by the conductors. If ``is_restorable`` returns
     true, the server is only soft-deleted. Deleting a soft-deleted server again restarts the time after which it is
     removed."""
@@ -207,12 +207,12 @@ def delete_server(caller: Caller, target: Target) -> None:
 
 
 @server_use_case("forceDelete")
-def force_delete_server(caller: Caller, target: Target) -> None:
+def force_delete_server(caller: Caller, target: ServerTarget) -> None:
     """Delete the server immediately and without soft deletion, in any state."""
     queue_deletion(caller, target)
 
 
-def queue_deletion(caller: Caller, target: Target, **args: Any) -> None:
+def queue_deletion(caller: Caller, target: ServerTarget, **args: Any) -> None:
     """Cancel the actions of the server, and queue its removal by the conductors. *args*: of the action ``delete``."""
     server = target.row
     while True:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.target import Target, boots_from_volume, enqueue_action, server_use_case
+from magnetar_control.compute.target import ServerTarget, boots_from_volume, enqueue_action, server_use_case
 from magnetar_core.actions import policy_rule_of_action
 from magnetar_core.errors import Conflict, InvalidRequest
 from magnetar_core.power import OFFLOADED
@@ -19,7 +19,7 @@ SUFFIX, LONGEST = "-shelved", 255
 
 
 @server_use_case("shelve")
-def shelve_server(caller: Caller, target: Target) -> None:
+def shelve_server(caller: Caller, target: ServerTarget) -> None:
     """Queue an action that stops the guest and uploads its root disk to a new image of the server's project. If the
     root disk is a volume, no image is created."""
     server = target.row
@@ -33,7 +33,7 @@ def shelve_server(caller: Caller, target: Target) -> None:
 
 
 @server_use_case("unshelve")
-def unshelve_server(caller: Caller, target: Target, zone: str | None = None, host: str | None = None, *,
+def unshelve_server(caller: Caller, target: ServerTarget, zone: str | None = None, host: str | None = None, *,
                     unpin: bool = False) -> None:
     """Queue the start of a shelved server. The scheduler chooses a host for an offloaded server. *zone*: choose a host
     in this availability zone, and pin the server to the zone. *unpin*: remove the pin to a zone. *host*: use this host.

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from magnetar_control.compute.accounts import quotas
 from magnetar_control.compute.caller import Caller, Owner
-from magnetar_control.compute.target import Target, enqueue_action, notify_stopped_actions, server_use_case
+from magnetar_control.compute.target import ServerTarget, enqueue_action, notify_stopped_actions, server_use_case
 from magnetar_control.store.actions import stopped_actions
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -30,7 +30,7 @@ class _Other(Exception):
     read."""
 
 
-def soft_delete_server(caller: Caller, target: Target) -> bool:
+def soft_delete_server(caller: Caller, target: ServerTarget) -> bool:
     """Soft-delete a server: cancel its actions, confirm a finished resize, and queue the soft deletion. Return
     ``True``, also when a soft deletion is in progress already. Return ``False`` when the server has changed since it
     was read."""
@@ -61,7 +61,7 @@ def _queue_soft_deletion(caller: Caller, connection: Connection, server: ServerR
 
 
 @server_use_case("restore")
-def restore_deleted_server(caller: Caller, target: Target) -> None:
+def restore_deleted_server(caller: Caller, target: ServerTarget) -> None:
     """Make a soft-deleted server active again. Raises ``Forbidden`` when the project's quota has no room for it,
     because soft-deleted servers do not count against the quota."""
     owner = Owner(target.row.project_id, target.row.user_id)

@@ -10,7 +10,7 @@ from magnetar_control.api.nova.operation import Call, Query, operation_factory
 from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.values import Time
 from magnetar_control.compute.servers import instance_actions
-from magnetar_control.compute.target import Target, find_server_target
+from magnetar_control.compute.target import ServerTarget, find_server_target
 from magnetar_control.store.actions.action_row import ActionEvent, ShownAction
 from magnetar_core.actions import ACTIONS
 
@@ -19,7 +19,7 @@ from .server_view import host_id
 PATH = "/servers/{server_id}/os-instance-actions"
 
 
-def _target(call: Call) -> Target:
+def _target(call: Call) -> ServerTarget:
     """Return the server that the URL names; since 2.21 it may be a deleted server. Raises ``NotFound``."""
     return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
@@ -57,7 +57,7 @@ def handle_show_instance_action(call: Call) -> dict[str, Any]:
     return {"instanceAction": shown}
 
 
-def _event(call: Call, target: Target, row: ActionEvent, *, admin: bool) -> dict[str, Any]:
+def _event(call: Call, target: ServerTarget, row: ActionEvent, *, admin: bool) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in ("event", "start_time", "finish_time", "result")}
     if admin:
         shown["traceback"] = row.traceback

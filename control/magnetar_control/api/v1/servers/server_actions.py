@@ -15,7 +15,7 @@ from magnetar_control.compute.proxies import security_groups
 from magnetar_control.compute.servers import metadata, server_actions, shelve, tags
 from magnetar_control.compute.servers import servers as compute
 from magnetar_control.compute.servers.metadata import METADATA
-from magnetar_control.compute.target import Target, find_server_target
+from magnetar_control.compute.target import ServerTarget, find_server_target
 from magnetar_control.store.actions import instance_actions
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
@@ -107,7 +107,7 @@ class ServerActions:
         return f"req-{uuid.uuid4()}" if taken else self.caller.request_id
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ServerTarget:
         """The server in its current state. Raises ``NotFound`` if it is gone."""
         return find_server_target(self.caller, self.id)
 
