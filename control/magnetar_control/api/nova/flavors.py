@@ -18,7 +18,7 @@ from magnetar_core.kinds.common import NAME
 from magnetar_core.values import Choice, Choices, Integer, Nullable, OneOf, Text
 
 from .fields import ApiField, Fields, View
-from .history import Gate
+from .history import ApiChange
 from .operation import ApiOperation, Call, Query, operation_factory
 from .paging import next_link, page_size, paging_parameters
 from .values import FALSE, TRUE, TRUTH, body_object
@@ -106,7 +106,7 @@ def _action(name: str, use: UseCase[..., Any], arguments: Callable[[Call], dict[
 
 # os-extra_specs: requirements of flavors for hosts, and settings for guests --------------------------------------
 def _specs(call: Call) -> dict[str, Any]:
-    return {"specs": call.body, "checked": call.at(Gate.EXTRA_SPECS_CHECKED)}
+    return {"specs": call.body, "checked": call.at(ApiChange.EXTRA_SPECS_CHECKED)}
 
 
 def handle_update_extra_spec(call: Call) -> Any:
@@ -137,7 +137,7 @@ OPERATIONS = (
     _row("GET", "/{flavor_id}/os-flavor-access", "os-flavor-access.list", flavor_access.show_flavor_access,
          shown=_access, strict=102),
     _action("addTenantAccess", flavor_access.create_flavor_access, lambda call: {
-        "project": call.body["tenant"], "public": not call.at(Gate.FLAVOR_ACCESS_PRIVATE_ONLY)}),
+        "project": call.body["tenant"], "public": not call.at(ApiChange.FLAVOR_ACCESS_PRIVATE_ONLY)}),
     _action("removeTenantAccess", flavor_access.delete_flavor_access, lambda call: {"project": call.body["tenant"]}),
     _extra("GET", "", "list", flavor_extra_specs.show_extra_specs, strict=102,
            shown=lambda _call, text: {"extra_specs": orjson.Fragment(text)}),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The microversions that change behaviour, each as a named gate.
+"""The microversions that change behaviour, each with a name.
 
-An operation, field or query parameter that only exists in some versions declares them itself. Gates are for all other
-changes: handlers ask ``call.at(Gate.NAME)`` and compare no version numbers.
+An operation, field or query parameter that only exists in some versions declares them itself. ``ApiChange`` is for all
+other changes: handlers ask ``call.at(ApiChange.NAME)`` and compare no version numbers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Gate(Enum):
+class ApiChange(Enum):
     """The changes of behaviour of the Compute API. Each member has the first microversion with the new behaviour (53
     for 2.53), and a description of this behaviour."""
 

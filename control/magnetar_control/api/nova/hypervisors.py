@@ -17,7 +17,7 @@ from magnetar_core.values import Text
 from magnetar_core.version import version_number
 
 from .fields import ApiField, Fields, View
-from .history import Gate
+from .history import ApiChange
 from .operation import Call, Query, operation_factory, shown_as
 from .paging import next_link, page_size, paging_parameters
 from .values import TRUTH
@@ -77,16 +77,16 @@ def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any
     *names*. The value is JSON text, because dicts would take ten times the memory."""
     on = hypervisors.servers_of_hypervisors(call, names)
     for name, document in zip(names, shown, strict=True):
-        if on.get(name) or call.at(Gate.HYPERVISOR_SERVERS):
+        if on.get(name) or call.at(ApiChange.HYPERVISOR_SERVERS):
             document["servers"] = orjson.Fragment(orjson.dumps(
                 [{"uuid": server.id, "name": server.name} for server in on.get(name) or ()]))
 
 
 def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
-    """Return a dict with all shown fields for each of *hosts*. Since the version ``Gate.HYPERVISOR_UPTIME`` the dicts
-    include the uptime; in earlier versions they include the sizes and the CPU information instead."""
-    up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
-    loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
+    """Return a dict with all shown fields for each of *hosts*. Since the version ``ApiChange.HYPERVISOR_UPTIME`` the
+    dicts include the uptime; in earlier versions they include the sizes and the CPU information instead."""
+    up = hypervisors.list_uptimes(call, hosts) if call.at(ApiChange.HYPERVISOR_UPTIME) else {}
+    loads = {} if call.at(ApiChange.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
         call, [host.row.name for host in hosts])
     rows = []
     for host in hosts:
@@ -95,7 +95,7 @@ def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, A
                  "hypervisor_type": info.get("hypervisor_type") or "unknown",
                  "hypervisor_version": version_number(str(info.get("hypervisor_version") or "")),
                  "disabled_reason": host.service.disabled_reason, "uptime": up.get(row.name)}
-        if not call.at(Gate.HYPERVISOR_UPTIME):
+        if not call.at(ApiChange.HYPERVISOR_UPTIME):
             shown.update(hypervisors.hypervisor_sizes(row, info, loads.get(row.name, (0, 0))),
                          cpu_info=hypervisors.processor_info(row.vcpus, info))
         rows.append(shown)
@@ -105,13 +105,13 @@ def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, A
 def _page(call: Call) -> HypervisorPage:
     """Return the limit, the marker and the name pattern of the requested page of hypervisors. Raises
     ``InvalidRequest``."""
-    query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
+    query, by_uuid = call.query, call.at(ApiChange.HOST_UUIDS)
     pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
         if "limit" in query or "marker" in query:
             raise InvalidRequest("Paging over hypervisors with the hypervisor_hostname_pattern query parameter is not "
                                  "supported.")
-    elif call.at(Gate.HYPERVISOR_PAGES):
+    elif call.at(ApiChange.HYPERVISOR_PAGES):
         limit = page_size(call)
     if marker is not None and by_uuid:
         marker = Id().check(marker, "marker")
@@ -144,7 +144,7 @@ def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[st
 
 
 def _by_uuid(call: Call) -> dict[str, bool]:
-    return {"by_uuid": call.at(Gate.HOST_UUIDS)}
+    return {"by_uuid": call.at(ApiChange.HOST_UUIDS)}
 
 
 def _one(call: Call, host: SizedHypervisor) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _uptime(call: Call, service_uptime: tuple[Service, str]) -> dict[str, Any]:
 
 _WITH = {"with_servers": Query(value=TRUTH, since=53)}
 LIST_QUERY = {**_WITH, "hypervisor_hostname_pattern": Query(value=Text(1, 255), since=53),
-              **paging_parameters(Gate.HYPERVISOR_PAGES.version)}
+              **paging_parameters(ApiChange.HYPERVISOR_PAGES.version)}
 _row = operation_factory("os-hypervisors", "/os-hypervisors", strict=53)
 # The id of search and servers is a part of the host's name.
 OPERATIONS = (

@@ -10,7 +10,7 @@ from magnetar_control.compute.accounts import keypairs
 from magnetar_core.values import Choices, Text
 
 from .fields import ApiField, Fields, View, field_errors_below
-from .history import Gate
+from .history import ApiChange
 from .operation import Call, Query, operation_factory
 from .paging import next_link, page_size, paging_parameters
 
@@ -42,7 +42,7 @@ FIELDS = Fields(
 
 def handle_list_keypairs(call: Call) -> dict[str, Any]:
     """Return a page of key pairs: GET /os-keypairs."""
-    limit = page_size(call) if call.at(Gate.KEYPAIR_PAGES) else None
+    limit = page_size(call) if call.at(ApiChange.KEYPAIR_PAGES) else None
     rows = keypairs.list_keypairs(call, call.query.get("user_id"), limit, call.query.get("marker"))
     view = View(call, FIELDS, "list")
     answer: dict[str, Any] = {"keypairs": [{"keypair": view.document(row)} for row in rows]}
@@ -64,7 +64,7 @@ _USER = {"user_id": Query(value=Text(1, 255), since=10)}
 _NAMED = {"given": lambda call: {"user": call.query.get("user_id")}, "query": _USER, "strict": 75}
 OPERATIONS = (
     _row("GET", "", "list", keypairs.list_keypairs, handler=handle_list_keypairs, strict=75,
-         query={**_USER, **paging_parameters(Gate.KEYPAIR_PAGES.version)}),
+         query={**_USER, **paging_parameters(ApiChange.KEYPAIR_PAGES.version)}),
     _row("POST", "", "create", keypairs.create_keypair, handler=handle_create_keypair,
          body=Wrapped("keypair", FIELDS.body("create")), status=((1, 200), (2, 201))),
     _row("GET", "/{id}", "show", keypairs.show_keypair, shown=FIELDS.one("keypair"), **_NAMED),

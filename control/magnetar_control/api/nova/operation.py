@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An operation of the Compute API: its route, versions, policy rule, body and query, and the states of the server that
 allow it. It declares its first and last version (``since``, ``until``); handlers compare no version numbers, but ask
-for named gates."""
+for named changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from magnetar_control.web import Request, Route
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Value
 
-from .history import Gate
+from .history import ApiChange
 from .versions import LEGACY, NEWEST, VERSIONS
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class Call(Caller):
         """The URL of the image service, for links to images."""
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
 
-    def at(self, gate: Gate) -> bool:
-        """Return whether the behaviour of *gate* applies: the requested microversion is the first version of *gate* or
-        a later one."""
-        return self.version >= gate.version
+    def at(self, change: ApiChange) -> bool:
+        """Return whether the behaviour of *change* applies: the requested microversion is the first version of *change*
+        or a later one."""
+        return self.version >= change.version
 
     def read(self) -> None:
         """Check the query and the body with the operation's validators, and replace both by their normal form. Raises

@@ -14,7 +14,7 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices, Text
 
 from .fields import ApiField, Fields, View
-from .history import Gate
+from .history import ApiChange
 from .operation import ApiOperation, Call, Query, operation_factory
 from .values import HOST, TRUTH, body_object
 
@@ -38,7 +38,7 @@ FIELDS = Fields(
 def _listed(call: Call, service_rows: Sequence[Service]) -> dict[str, Any]:
     reachable_view, lost = View(call, FIELDS), View(call, FIELDS, "unreachable")
     return {"services": [(reachable_view if service.reachable else lost).document(service) for service in service_rows
-                         if service.reachable or call.at(Gate.DOWN_CELLS)]}
+                         if service.reachable or call.at(ApiChange.DOWN_CELLS)]}
 
 
 def _change(call: Call) -> dict[str, Any]:
@@ -65,9 +65,11 @@ OPERATIONS = (
     _update_operation("enable", {"status": ENABLED}), _update_operation("disable", {"status": DISABLED}),
     _update_operation("disable-log-reason", {"status": DISABLED}, disabled_reason=REASON),
     _update_operation("force-down", {}, 11, forced_down=TRUTH),
-    _row("PUT", "/{id}", "update", services.update_service, since=Gate.HOST_UUIDS.version, body=FIELDS.body("update"),
+    _row("PUT", "/{id}", "update", services.update_service, since=ApiChange.HOST_UUIDS.version,
+         body=FIELDS.body("update"),
          given=_change, shown=lambda call, service: {"service": View(
              call, FIELDS, "show" if service.reachable else "unreachable").document(service)}),
-    _row("DELETE", "/{id}", "delete", services.delete_service, given=lambda call: {"by_uuid": call.at(Gate.HOST_UUIDS)},
+    _row("DELETE", "/{id}", "delete", services.delete_service,
+         given=lambda call: {"by_uuid": call.at(ApiChange.HOST_UUIDS)},
          status=204),
 )

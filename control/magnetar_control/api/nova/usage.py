@@ -16,7 +16,7 @@ from magnetar_control.store.engine.database import parse_moment
 from magnetar_core.errors import InvalidRequest
 
 from .fields import ApiField, Fields, View
-from .history import Gate
+from .history import ApiChange
 from .operation import ApiOperation, Call, Query, operation_factory
 from .paging import next_link, page_size, paging_parameters
 
@@ -67,7 +67,7 @@ def _linked(call: Call, key: str, path: str, shown: Any, usages: Sequence[Projec
     """Return the answer ``{key: shown}``; add a link to the next page if *usages* has as many servers as a full page.
     *path*: the path of the link."""
     counted = [server for project in usages for server in project.servers]
-    more = call.at(Gate.USAGE_PAGES) and counted and len(counted) >= page_size(call)
+    more = call.at(ApiChange.USAGE_PAGES) and counted and len(counted) >= page_size(call)
     return {key: shown, **({f"{key}_links": next_link(call, path, counted[-1].id)} if more else {})}
 
 
@@ -108,7 +108,7 @@ def _audited_before(call: Call) -> dict[str, Any]:
     return {"instance_usage_audit_log": _audit(call, usage.show_usage_audit_before(call, reference_time))}
 
 
-QUERY = {"start": MOMENT, "end": MOMENT, **paging_parameters(Gate.USAGE_PAGES.version)}
+QUERY = {"start": MOMENT, "end": MOMENT, **paging_parameters(ApiChange.USAGE_PAGES.version)}
 _row = operation_factory("os-simple-tenant-usage", "/os-simple-tenant-usage", strict=75, given=_period)
 OPERATIONS = (
     _row("GET", "", "list", usage.list_project_usage, shown=_listed,

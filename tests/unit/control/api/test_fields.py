@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View, field_errors_below
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.servers.server_fields import FIELDS
 from magnetar_control.api.nova.servers.server_view import ServerView
 from magnetar_control.api.nova.versions import FIRST, NEWEST
@@ -93,6 +93,6 @@ def test_errors_name_the_field_as_it_stands_in_the_body():
 
 
 def test_gates_stand_in_the_order_of_their_versions():
-    versions = [gate.version for gate in Gate]
+    versions = [gate.version for gate in ApiChange]
     assert versions == sorted(versions) and versions[-1] <= NEWEST
-    assert all(gate.change.endswith(".") for gate in Gate)
+    assert all(gate.change.endswith(".") for gate in ApiChange)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.api.nova.values import body_object
 from magnetar_control.api.values import ByVersion, Wrapped
@@ -58,10 +58,10 @@ def _url(call: Call, opened: OpenedConsole) -> str:
 
 
 def _connection(call: Call, connection: dict[str, Any]) -> dict[str, Any]:
-    if not call.at(Gate.ALL_CONSOLE_TOKENS) and connection["type"] != "rdp-html5":
+    if not call.at(ApiChange.ALL_CONSOLE_TOKENS) and connection["type"] != "rdp-html5":
         raise Unauthenticated("The requested console type details are not accessible")
     shown = ["instance_uuid", "host", "port", "internal_access_path"]
-    if call.at(Gate.CONSOLE_TLS_PORT):
+    if call.at(ApiChange.CONSOLE_TLS_PORT):
         shown.append("tls_port")
     return {"console": {name: connection[name] for name in shown}}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import ApiOperation
 from magnetar_control.compute.servers.server_actions import show_diagnostics
 
@@ -79,5 +79,5 @@ def _known_counters(counters: Mapping[str, int | None]) -> Iterator[tuple[str, i
 OPERATIONS = (
     ApiOperation(method="GET", path="/servers/{server_id}/diagnostics", name="servers.diagnostics.list", strict=102,
                  use=show_diagnostics, target="server", waits=True,
-                 shown=lambda call, usage: _new(usage) if call.at(Gate.DIAGNOSTICS_FORM) else dict(_old(usage))),
+                 shown=lambda call, usage: _new(usage) if call.at(ApiChange.DIAGNOSTICS_FORM) else dict(_old(usage))),
 )

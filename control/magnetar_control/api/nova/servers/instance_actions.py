@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import Call, Query, operation_factory
 from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.values import Time
@@ -21,13 +21,13 @@ PATH = "/servers/{server_id}/os-instance-actions"
 
 def _target(call: Call) -> ServerTarget:
     """Return the server that the URL names; since 2.21 it may be a deleted server. Raises ``NotFound``."""
-    return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
+    return find_server_target(call, call.params["server_id"], deleted=call.at(ApiChange.DELETED_ACTIONS))
 
 
 def _render_action(call: Call, row: ShownAction) -> dict[str, Any]:
     shown = {"action": ACTIONS[row.action].label, "instance_uuid": row.server_id, "request_id": row.request_id,
              "user_id": row.user_id, "project_id": row.project_id, "start_time": row.start_time, "message": row.message}
-    if call.at(Gate.ACTION_PAGES):
+    if call.at(ApiChange.ACTION_PAGES):
         shown["updated_at"] = row.updated_at
     return shown
 
@@ -35,7 +35,7 @@ def _render_action(call: Call, row: ShownAction) -> dict[str, Any]:
 def handle_list_instance_actions(call: Call) -> dict[str, Any]:
     """Return a page of the actions of a server, newest first: GET …/os-instance-actions."""
     target, query = _target(call), call.query
-    limit = page_size(call) if call.at(Gate.ACTION_PAGES) else None
+    limit = page_size(call) if call.at(ApiChange.ACTION_PAGES) else None
     rows = instance_actions.list_instance_actions(call, target, limit, query.get("marker"), query.get("changes-since"),
                                                   query.get("changes-before"))
     answer: dict[str, Any] = {"instanceActions": [_render_action(call, row) for row in rows]}
@@ -49,7 +49,7 @@ def handle_show_instance_action(call: Call) -> dict[str, Any]:
     that caused the action."""
     target = _target(call)
     row, events = instance_actions.show_instance_action(call, target, call.params["id"],
-                                                        events=call.at(Gate.EVENTS_FOR_ALL))
+                                                        events=call.at(ApiChange.EVENTS_FOR_ALL))
     shown = _render_action(call, row)
     if events is not None:
         admin = call.allows(instance_actions.EVENTS, target.row)
@@ -61,11 +61,11 @@ def _event(call: Call, target: ServerTarget, row: ActionEvent, *, admin: bool) -
     shown = {name: getattr(row, name) for name in ("event", "start_time", "finish_time", "result")}
     if admin:
         shown["traceback"] = row.traceback
-    if call.at(Gate.EVENT_HOSTS):
+    if call.at(ApiChange.EVENT_HOSTS):
         shown["hostId"] = host_id(target.row.project_id, row.host)
         if admin:
             shown["host"] = row.host
-    if call.at(Gate.EVENT_DETAILS) and call.allows(instance_actions.DETAILS, target.row):
+    if call.at(ApiChange.EVENT_DETAILS) and call.allows(instance_actions.DETAILS, target.row):
         shown["details"] = row.details
     return shown
 

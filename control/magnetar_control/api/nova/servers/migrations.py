@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import ApiOperation, Call, Query, operation_factory
 from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.nova.values import TRUTH
@@ -60,7 +60,7 @@ FIELDS = Fields(
 def handle_list_migrations(call: Call) -> dict[str, Any]:
     """Return a page of migrations: GET /os-migrations. Administrators get the migrations of all projects, other callers
     only those in their project."""
-    query, paged = call.query, call.at(Gate.MIGRATION_PAGES)
+    query, paged = call.query, call.at(ApiChange.MIGRATION_PAGES)
     rows, more = migrations.list_migrations(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
         query.get("changes-since"), query.get("changes-before"), limit=page_size(call), newest=paged,
@@ -102,7 +102,7 @@ OPERATIONS = (
     _row("GET", "/{id}", "show", migrations.show_server_migration, since=23, strict=102,
          shown=lambda call, row: {"migration": _progress(MigrationView(call, "show", hosts=True), row)}),
     _row("DELETE", "/{id}", "delete", migrations.abort_live_migration, since=24, status=202,
-         given=lambda call: {"queued": call.at(Gate.QUEUED_MIGRATIONS_ABORT)}),
+         given=lambda call: {"queued": call.at(ApiChange.QUEUED_MIGRATIONS_ABORT)}),
     _row("POST", "/{id}/action", "action.force_complete", migrations.force_complete_migration, since=22, status=202,
          action="force_complete", body=Wrapped("force_complete", Null())),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, body_object, field_since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
@@ -42,7 +42,7 @@ def _rebuild(call: Call) -> dict[str, Any]:
         admin_pass=ensure_admin_password(call.body, call.settings.enable_instance_password),
         image_id=arguments.pop("image_id"),
         preserve_ephemeral=arguments.pop("preserve_ephemeral", False), metadata=arguments.pop("metadata", None),
-        files=arguments.pop("files", None), reimage=call.at(Gate.REIMAGED_VOLUMES), columns=arguments)}
+        files=arguments.pop("files", None), reimage=call.at(ApiChange.REIMAGED_VOLUMES), columns=arguments)}
 
 
 def _rebuilt(call: Call, row: Any) -> Answer:
@@ -57,7 +57,7 @@ def _rescue(call: Call) -> dict[str, Any]:
     call.body = call.body or {}
     return {"admin_pass": ensure_admin_password(call.body, call.settings.enable_instance_password),
             "image_id": call.body.get("rescue_image_ref"),
-            "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}
+            "volume_backed": call.at(ApiChange.RESCUE_OF_VOLUMES)}
 
 
 def _rescued(call: Call, _none: None) -> Any:
@@ -68,15 +68,15 @@ def _evacuation(call: Call) -> dict[str, Any]:
     host, new_password = call.body.get("host"), "adminPass" in call.body
     on_shared_storage = call.body.get("onSharedStorage")
     return {"admin_pass": None if on_shared_storage else ensure_admin_password(call.body, _tells(call)), "host": host,
-            "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
-            "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": on_shared_storage,
+            "force": call.body.get("force", host is not None and not call.at(ApiChange.EVACUATION_SCHEDULED)),
+            "stopped": call.at(ApiChange.EVACUATED_STOPPED), "on_shared_storage": on_shared_storage,
             "new_password": new_password}
 
 
 def _tells(call: Call) -> bool:
     """Return whether the answer to an evacuation contains the new admin password. This depends on the setting
     ``enable_instance_password`` and the version."""
-    return call.settings.enable_instance_password and not call.at(Gate.EVACUATION_ANSWERS_NOTHING)
+    return call.settings.enable_instance_password and not call.at(ApiChange.EVACUATION_ANSWERS_NOTHING)
 
 
 def _evacuated(call: Call, _none: None) -> Any:
@@ -86,19 +86,19 @@ def _evacuated(call: Call, _none: None) -> Any:
 
 
 def _image(call: Call, id: str) -> Answer:
-    if call.at(Gate.IMAGE_IN_BODY):
+    if call.at(ApiChange.IMAGE_IN_BODY):
         return Answer({"image_id": id}, 202)
     return Answer(None, 202, {"Location": f"{call.images}/v2/images/{id}"})
 
 
 def _backup(call: Call, id: str) -> Answer:
-    if call.body["rotation"] or call.at(Gate.IMAGE_IN_BODY):
+    if call.body["rotation"] or call.at(ApiChange.IMAGE_IN_BODY):
         return _image(call, id)
     return Answer(None, 202)  # no backup of that type is kept, so there is no image to link to
 
 
 def _unshelved(call: Call) -> dict[str, Any]:
-    body = call.body if call.at(Gate.UNSHELVE_TO_ZONE) and call.body else {}
+    body = call.body if call.at(ApiChange.UNSHELVE_TO_ZONE) and call.body else {}
     zone = body.get("availability_zone")
     return {"zone": zone, "unpin": zone is None and "availability_zone" in body, "host": body.get("host")}
 
@@ -109,17 +109,17 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """A validator that changes at the version of *gate* (a ``Gate``: a change of behaviour of the API): at earlier
-    versions it accepts any value; from that version on, only null or a value that the wrapped validator *value*
+    """A validator that changes at the version of *change* (an ``ApiChange``: a change of behaviour of the API): at
+    earlier versions it accepts any value; from that version on, only null or a value that the wrapped validator *value*
     accepts."""
 
-    def __init__(self, gate: Gate, value: Value) -> None:
-        self.gate, self.value = gate, value
+    def __init__(self, change: ApiChange, value: Value) -> None:
+        self.change, self.value = change, value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
         """Return the checked *value*; ``None`` for null, and for any value in the API versions before the version of
-        ``gate``. Raises ``InvalidField``."""
-        if version is None or version.minor < self.gate.version or value is None:
+        ``change``. Raises ``InvalidField``."""
+        if version is None or version.minor < self.change.version or value is None:
             return None
         return self.value.check(value, path, version)
 
@@ -152,7 +152,7 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
 def _forced(call: Call) -> bool:
     """Return whether a live migration uses the requested host without asking the scheduler. This is so if the body has
     ``force``; before 2.30, whenever the body names a host."""
-    if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
+    if call.at(ApiChange.LIVE_MIGRATION_HOST_CHECKED):
         return bool(call.body.get("force"))
     return bool(call.body.get("host"))
 
@@ -177,10 +177,10 @@ OPERATIONS = (
     _row("resize", server_actions.resize_server, RESIZE_BODY, given=lambda call: {
         "flavor_id": flavor_id(call.body["flavorRef"]), "disk_config": call.body.get("OS-DCF:diskConfig")}),
     _row("migrate", server_actions.migrate_server,
-         AnythingBefore(Gate.COLD_MIGRATION_HOST, body_object({"host": Nullable(Text(1, 255))})),
+         AnythingBefore(ApiChange.COLD_MIGRATION_HOST, body_object({"host": Nullable(Text(1, 255))})),
          **_body_argument("host", "host")),
     _row("os-migrateLive", server_actions.live_migrate_server, LIVE_BODY, given=lambda call: {
-        "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED),
+        "host": call.body.get("host"), "ask_for_hosts": not call.at(ApiChange.LIVE_MIGRATION_UNCHECKED),
         "forced": _forced(call)}),
     _row("rebuild", server_actions.rebuild_server, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
     _row("rescue", server_actions.rescue_server, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
@@ -197,7 +197,7 @@ OPERATIONS = (
          waits=True, **_body_argument("password", "adminPass")),
     _row("os-getConsoleOutput", server_actions.show_console_output, body_object({"length": Nullable(Number(-1))}), 200,
          given=_lines, shown=shown_as("output"), waits=True),
-    _row("lock", server_actions.lock_server, AnythingBefore(Gate.LOCK_REASONS,
+    _row("lock", server_actions.lock_server, AnythingBefore(ApiChange.LOCK_REASONS,
                                                             body_object({"locked_reason": Text(1, 255)})),
          **_body_argument("reason", "locked_reason")),
     _row("unlock", server_actions.unlock_server),

@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar_control.api.hints import Hints
 from magnetar_control.api.nova.fields import View
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.api.values import Wrapped
 from magnetar_control.compute.servers import server_create
@@ -32,7 +32,7 @@ BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), 
 def _wanted(call: Call) -> NewServers:
     """Return the request for new servers that the body describes. Raises ``InvalidField`` or ``InvalidRequest``."""
     server = call.body["server"]
-    if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
+    if call.at(ApiChange.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
     arguments = FIELDS.arguments(server, "create")
     password_shown = call.settings.enable_instance_password and not server.get("return_reservation_id")
@@ -41,9 +41,9 @@ def _wanted(call: Call) -> NewServers:
         "mapping_field": "server.block_device_mapping_v2",
         "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
         "security_groups": [group["name"] for group in server.get("security_groups") or () if "name" in group],
-        "config_drive": bool(server.get("config_drive")), "multiattach": call.at(Gate.MULTIATTACH),
-        "resource_requests": call.at(Gate.PORTS_WITH_RESOURCES),
-        "described_by_name": not call.at(Gate.DESCRIPTIONS)})
+        "config_drive": bool(server.get("config_drive")), "multiattach": call.at(ApiChange.MULTIATTACH),
+        "resource_requests": call.at(ApiChange.PORTS_WITH_RESOURCES),
+        "described_by_name": not call.at(ApiChange.DESCRIPTIONS)})
 
 
 def flavor_id(reference: str | int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.api.nova.fields import ABSENT, Fields, View
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.compute.servers import servers
 from magnetar_control.services.image.boot_parts import named_parts
@@ -58,7 +58,7 @@ class ServerView(View):
         super().__init__(call, fields, answer)
         self._self, self._bookmark = (orjson.dumps(f"{base}/servers/")[1:-1].decode()
                                       for base in (call.base, self.root))
-        self.hosts, self.embeds_flavor = call.cloud.hosts.all(), call.at(Gate.EMBEDDED_FLAVORS)
+        self.hosts, self.embeds_flavor = call.cloud.hosts.all(), call.at(ApiChange.EMBEDDED_FLAVORS)
         self.specs = call.cloud.policy.allows(SPECS, call.context)
         self._images: dict[tuple[str, str], Fragment] = {}
         self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
@@ -108,7 +108,7 @@ class ServerView(View):
         if fragment is None:
             shown: dict[str, Any] = {"id": row.image_id, "links": [
                 {"rel": "bookmark", "href": f"{self.root}/images/{row.image_id}"}]}
-            if self.call.at(Gate.IMAGE_PROPERTIES_SHOWN):
+            if self.call.at(ApiChange.IMAGE_PROPERTIES_SHOWN):
                 shown["properties"] = ServerRow(row).image.get("properties", {})
             fragment = self._images[key] = Fragment(orjson.dumps(shown))
         return fragment
@@ -119,7 +119,7 @@ class ServerView(View):
         if row.volumes == "[]":
             return []
         return [{"id": attachment["volume_id"], "delete_on_termination": attachment["delete_on_termination"]}
-                if self.call.at(Gate.DELETE_ON_TERMINATION) else {"id": attachment["volume_id"]}
+                if self.call.at(ApiChange.DELETE_ON_TERMINATION) else {"id": attachment["volume_id"]}
                 for attachment in ServerRow(row).volumes]
 
     def zone(self, row: Row) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import Call, Query, operation_factory
 from magnetar_control.api.nova.paging import next_link, page_size, paging_parameters
 from magnetar_control.api.nova.values import TRUTH
@@ -45,7 +45,7 @@ LIST_QUERY: Mapping[str, Query] = {
 def _listed(call: Call, page: ServerPage, answer: str) -> dict[str, Any]:
     view, detail = ServerView(call, FIELDS, answer), answer == "detail"
     shown = view.documents(page.rows)
-    if call.at(Gate.DOWN_CELLS):
+    if call.at(ApiChange.DOWN_CELLS):
         shown += [_unknown(view, row, detail=detail) for row in page.missing]
     document: dict[str, Any] = {"servers": shown}
     if page.more and shown:
@@ -105,7 +105,7 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
     match no server; since 2.38, they raise ``InvalidRequest``."""
     words = [*dict.fromkeys(words)]
     statuses = [status for status in words if states_of_status(status.upper())]
-    if len(statuses) < len(words) and call.at(Gate.STATUS_CHECKED):
+    if len(statuses) < len(words) and call.at(ApiChange.STATUS_CHECKED):
         raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")
     return statuses
 
@@ -136,7 +136,7 @@ def _sorted_by(call: Call, key: str) -> str | None:
     field = FIELDS.sorts.get(key)
     if field is not None and field.at(call.version):
         return field.column
-    if key in ALIKE or (key in OLD_SORTS and not call.at(Gate.OLD_SORT_KEYS)):
+    if key in ALIKE or (key in OLD_SORTS and not call.at(ApiChange.OLD_SORT_KEYS)):
         return None
     sort_keys = sorted({*ALIKE, *(name for name, sort_field in FIELDS.sorts.items() if sort_field.at(call.version))})
     raise InvalidField("sort_key", f"must be one of {', '.join(sort_keys)}", key)
@@ -147,7 +147,7 @@ def render_changed_server(call: Call, row: Any, also: str = "") -> dict[str, Any
     """Return ``{"server": …}``, the answer to a request that has changed the server *row*. Since 2.75 the answer has
     the fields of GET /servers/{id}, in earlier versions only some of them. *also*: a further answer type whose fields
     are included, such as ``rebuild``."""
-    return {"server": ServerView(call, FIELDS, f"{'show' if call.at(Gate.FULL_UPDATE) else 'basic'} {also}"
+    return {"server": ServerView(call, FIELDS, f"{'show' if call.at(ApiChange.FULL_UPDATE) else 'basic'} {also}"
                                  ).document(row)}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View
-from magnetar_control.api.nova.history import Gate
+from magnetar_control.api.nova.history import ApiChange
 from magnetar_control.api.nova.operation import Call, Query, operation_factory
 from magnetar_control.api.nova.paging import Limit
 from magnetar_control.api.nova.values import TAG, TRUTH, body_object, field_since
@@ -43,15 +43,15 @@ def _wanted(call: Call) -> dict[str, Any]:
     want = call.body
     return {"volume_id": want["volumeId"], "device": want.get("device"), "tag": want.get("tag"),
             "delete_on_termination": bool(want.get("delete_on_termination")),
-            "multiattach": call.at(Gate.MULTIATTACH), **_shelved(call)}
+            "multiattach": call.at(ApiChange.MULTIATTACH), **_shelved(call)}
 
 
 def _shelved(call: Call) -> dict[str, Any]:
-    return {"shelved": call.at(Gate.SHELVED_VOLUMES)}
+    return {"shelved": call.at(ApiChange.SHELVED_VOLUMES)}
 
 
 def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
-    if call.at(Gate.ATTACH_ANSWERS_202):
+    if call.at(ApiChange.ATTACH_ANSWERS_202):
         return Answer(None, 202)
     return Answer({"volumeAttachment": View(call, FIELDS, "create").document(entry)})
 
@@ -60,7 +60,7 @@ def _change(call: Call) -> None:
     """Handle PUT …/os-volume_attachments/{id}: since 2.85, update delete_on_termination of the attachment. Before 2.85,
     or if the body names another volume, replace the attached volume; this needs a different permission."""
     want, id = call.body, call.params["id"]
-    if want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES):
+    if want["volumeId"] != id or not call.at(ApiChange.ATTACHMENT_UPDATES):
         volume_attachments.swap_server_volume(call, call.target, id, want["volumeId"])
         return
     same = {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want}
