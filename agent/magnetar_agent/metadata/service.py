@@ -55,7 +55,7 @@ WAITING = 8
 
 
 @dataclass
-class _Gate:
+class _MetadataDevice:
     """A veth device that connects the metadata service to guests. *bridge*: the bridge that it is attached to.
     *switched*: it is attached to no bridge, but serves one tap of the Open vSwitch bridge *bridge*. *mac*: the MAC of
     the veth peer in the service's network namespace; empty if the connection failed."""
@@ -78,8 +78,8 @@ class MetadataService:
         self._process: GuestProcess | None = None
         self._seal = ""
         self._steering = Steering.of(host.settings.state_dir)
-        #: Gates by the number of a bridge in the kernel; taps by their own.
-        self._gates: dict[int, _Gate] = {}
+        #: Veth devices by the number of their bridge in the kernel; taps by their own.
+        self._devices: dict[int, _MetadataDevice] = {}
         self._taps: dict[int, Tap] = {}
         self._steered: dict[int, Tap] = {}
         self._numbers: dict[int, int] = {}
@@ -108,7 +108,7 @@ class MetadataService:
     def status(self) -> dict[str, Any]:
         """Return the host's field ``metadata_service``: ``bridges``, the names of the bridges that have the service,
         and ``reason``, why it does not work ("" if it does)."""
-        return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
+        return {"bridges": sorted({device.bridge for device in tuple(self._devices.values()) if device.mac}),
                 "reason": self.reason}
 
     # Calls from other threads ---------------------------------------------------------------------------------------
@@ -198,11 +198,11 @@ class MetadataService:
             for index in now:
                 if index not in self._numbers:
                     self._numbers[index] = self._number(index)
-            steered = [tap for tap in taps if self._gates[tap.bridge_index].mac]
+            steered = [tap for tap in taps if self._devices[tap.bridge_index].mac]
             self._process.tell("know", guests={
                 address: tap.server for tap in steered for address in tap_addresses(self._numbers[tap.index])})
             loaded = self._steering.load([SteeredTap(
-                tap.index, self._numbers[tap.index], self._gates[tap.bridge_index].mac,
+                tap.index, self._numbers[tap.index], self._devices[tap.bridge_index].mac,
                 tap.device if tap.switched else "") for tap in steered], self._seal)
             self._steered = now if loaded else {}
             if not loaded:
@@ -219,33 +219,33 @@ class MetadataService:
         """Connect the service to each bridge of *taps*, and disconnect it from all other bridges. *again*: also retry
         bridges that failed before. Return whether any connection was added or removed."""
         assert self._process is not None
-        bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
-        obsolete = [index for index in self._gates if index not in bridges]
+        bridges = {tap.bridge_index: _MetadataDevice(tap.bridge, tap.switched) for tap in taps}
+        obsolete = [index for index in self._devices if index not in bridges]
         for index in obsolete:
-            self._gates.pop(index)
+            self._devices.pop(index)
             self._process.tell("close", name=str(index))
             self._steering.detach(index)
-        new = [index for index in bridges if index not in self._gates or (again and not self._gates[index].mac)]
+        new = [index for index in bridges if index not in self._devices or (again and not self._devices[index].mac)]
         for index in new:
-            self._gates[index] = bridges[index]
+            self._devices[index] = bridges[index]
             try:
-                self._join(self._process, index, self._gates[index])
+                self._join(self._process, index, self._devices[index])
             except HypervisorError as error:  # such as a bridge of Open vSwitch; the others are served
                 log.warning("guests on the bridge %s are not answered by the metadata service: %s",
                             bridges[index].bridge, error)
         return bool(obsolete or new)
 
-    def _join(self, process: GuestProcess, index: int, gate: _Gate) -> None:
+    def _join(self, process: GuestProcess, index: int, device: _MetadataDevice) -> None:
         _answer, namespace = process.tell("make", name=str(index))
         if namespace is None:
             raise HypervisorError("The process of the metadata service has made no namespace.")
         try:
-            self._steering.attach(None if gate.switched else gate.bridge, index, namespace)
+            self._steering.attach(None if device.switched else device.bridge, index, namespace)
         finally:
             os.close(namespace)
-        gate.mac = str(process.tell("listen", name=str(index), seal=self._seal)[0]["mac"])
-        log.info("guests on the bridge %s are answered at http://169.254.169.254", gate.bridge,
-                 extra={"bridge": gate.bridge})
+        device.mac = str(process.tell("listen", name=str(index), seal=self._seal)[0]["mac"])
+        log.info("guests on the bridge %s are answered at http://169.254.169.254", device.bridge,
+                 extra={"bridge": device.bridge})
 
     def _begin(self) -> None:
         self._seal = "02:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5))
@@ -255,13 +255,13 @@ class MetadataService:
     def _end(self) -> None:
         """End the process, and remove the service's devices and tables from the host."""
         process, self._process = self._process, None
-        gates = list(self._gates)
-        self._gates, self._steered, self._numbers = {}, {}, {}
+        devices = list(self._devices)
+        self._devices, self._steered, self._numbers = {}, {}, {}
         if process is None:
             return
         process.end()
         with contextlib.suppress(MagnetarError):
-            for index in gates:
+            for index in devices:
                 self._steering.detach(index)
             self._steering.unload()
 

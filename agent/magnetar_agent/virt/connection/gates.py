@@ -43,21 +43,22 @@ def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
                          "Ceph cluster).", pool=pool)
 
 
-class Turn:
+class LibvirtCall:
     """A libvirt call in progress to a guest or storage pool. *kind*: type of call; a guest or pool has at most one call
     of each kind at a time. *long*: whether calls of other kinds may run during this call."""
 
-    def __init__(self, gates: Gates, owner: str, purpose: str, kind: str, long: bool) -> None:
-        self.gates, self.owner, self.what, self.kind, self.long = gates, owner, purpose, kind, long
+    def __init__(self, serializer: CallSerializer, guest_or_pool: str, purpose: str, kind: str, long: bool) -> None:
+        self.serializer, self.guest_or_pool, self.what = serializer, guest_or_pool, purpose
+        self.kind, self.long = kind, long
         self.began = time.monotonic()
         #: Whether the call has been unanswered for long, and whether its caller has given up.
         self.hangs = self.given_up = False
         self.waiters = 0
 
 
-class Gates:
-    """A limiter that makes libvirt calls that depend on the same guest or storage pool wait for each other. The *owner*
-    of a call is the uuid of that guest or the name of that pool.
+class CallSerializer:
+    """A limiter that makes libvirt calls that depend on the same guest or storage pool wait for each other. The
+    *guest_or_pool* of a call is the uuid of that guest or the name of that pool.
 
     - *error*: function that creates the error for an owner that does not respond.
     - *waiters*: maximum number of callers that wait for one call.
@@ -68,68 +69,71 @@ class Gates:
         self.error = error
         self._waiters, self._wait = waiters, wait
         self._changed = threading.Condition()
-        self._turns: dict[tuple[str, str], Turn] = {}
+        self._calls: dict[tuple[str, str], LibvirtCall] = {}
 
-    def is_silent(self, owner: str) -> bool:
-        """Return whether a libvirt call that depends on the guest or pool *owner* (a uuid or a name) hangs."""
+    def is_silent(self, guest_or_pool: str) -> bool:
+        """Return whether a libvirt call that depends on *guest_or_pool* (a uuid or a name) hangs."""
         with self._changed:
-            return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
+            return any(libvirt_call.hangs or libvirt_call.given_up
+                       for (name, _kind), libvirt_call in self._calls.items() if name == guest_or_pool)
 
-    def begin_call(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait until a libvirt call that depends on the guest or pool *owner* (a uuid or a name) may start, and return
-        its ``Turn``. *purpose*: verb phrase for error messages. *kind*, *long*: see ``Turn``. Raises ``GuestSilent`` or
-        ``StorageSilent`` if an earlier call hangs, and ``Conflict`` if the earlier call takes too long or too many
-        callers wait."""
+    def begin_call(self, guest_or_pool: str, purpose: str, kind: str = "", long: bool = False) -> LibvirtCall:
+        """Wait until a libvirt call that depends on *guest_or_pool* (a uuid or a name) may start, and return its
+        ``LibvirtCall``. *purpose*: verb phrase for error messages. *kind*, *long*: see ``LibvirtCall``. Raises
+        ``GuestSilent`` or ``StorageSilent`` if an earlier call hangs, and ``Conflict`` if the earlier call takes too
+        long or too many callers wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
-            while (turn := self._before(owner, kind)) is not None:
+            while (libvirt_call := self._before(guest_or_pool, kind)) is not None:
                 now = time.monotonic()
-                if turn.given_up and now >= soon:
-                    raise self.error(owner, turn.what, now - turn.began)
-                if turn.waiters >= self._waiters or now >= deadline:
+                if libvirt_call.given_up and now >= soon:
+                    raise self.error(guest_or_pool, libvirt_call.what, now - libvirt_call.began)
+                if libvirt_call.waiters >= self._waiters or now >= deadline:
                     raise Conflict(
-                        f"libvirt could not {purpose} now: it is still busy with the request to {turn.what}. "
+                        f"libvirt could not {purpose} now: it is still busy with the request to {libvirt_call.what}. "
                                    "Repeat the call when that is done.")
-                with _counted(turn):
-                    self._changed.wait((soon if turn.given_up else deadline) - now)
-            turn = self._turns[owner, kind] = Turn(self, owner, purpose, kind, long)
-            return turn
+                with _counted(libvirt_call):
+                    self._changed.wait((soon if libvirt_call.given_up else deadline) - now)
+            libvirt_call = self._calls[guest_or_pool, kind] = LibvirtCall(self, guest_or_pool, purpose, kind, long)
+            return libvirt_call
 
-    def set_hanging(self, turn: Turn, hangs: bool) -> None:
-        """Set whether the call *turn* hangs. While it hangs, no other call to the same guest or pool may start, except
-        calls that end the guest."""
+    def set_hanging(self, libvirt_call: LibvirtCall, hangs: bool) -> None:
+        """Set whether the call *libvirt_call* hangs. While it hangs, no other call to the same guest or pool may start,
+        except calls that end the guest."""
         with self._changed:
-            turn.hangs = hangs
+            libvirt_call.hangs = hangs
             self._changed.notify_all()
 
-    def give_up(self, turn: Turn) -> None:
-        """Record that the caller of *turn* stopped waiting for the result. Until the call returns, ``begin_call`` fails
-        for calls that would have to wait for it."""
+    def give_up(self, libvirt_call: LibvirtCall) -> None:
+        """Record that the caller of *libvirt_call* stopped waiting for the result. Until the call returns,
+        ``begin_call`` fails for calls that would have to wait for it."""
         with self._changed:
-            turn.given_up = True
+            libvirt_call.given_up = True
             self._changed.notify_all()
 
-    def end_call(self, turn: Turn) -> None:
-        """Remove *turn*, because its call has returned."""
+    def end_call(self, libvirt_call: LibvirtCall) -> None:
+        """Remove *libvirt_call*, because its call has returned."""
         with self._changed:
-            if self._turns.get((turn.owner, turn.kind)) is turn:
-                del self._turns[turn.owner, turn.kind]
+            if self._calls.get((libvirt_call.guest_or_pool, libvirt_call.kind)) is libvirt_call:
+                del self._calls[libvirt_call.guest_or_pool, libvirt_call.kind]
             self._changed.notify_all()
 
-    def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the call in progress to the guest or pool *owner* for which a new call of this *kind* has to wait;
+    def _before(self, guest_or_pool: str, kind: str) -> LibvirtCall | None:
+        """Return the call in progress to *guest_or_pool* for which a new call of this *kind* has to wait;
         ``None`` if the new call can start."""
         if kind == END:
-            return self._turns.get((owner, END))
-        turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}
-        return turns.get(kind) or next((turn for turn in turns.values() if turn.hangs or not turn.long), None)
+            return self._calls.get((guest_or_pool, END))
+        calls = {other: libvirt_call for (name, other), libvirt_call in self._calls.items()
+                 if name == guest_or_pool and other != END}
+        return calls.get(kind) or next(
+            (libvirt_call for libvirt_call in calls.values() if libvirt_call.hangs or not libvirt_call.long), None)
 
 
 @contextmanager
-def _counted(turn: Turn) -> Iterator[None]:
-    turn.waiters += 1
+def _counted(libvirt_call: LibvirtCall) -> Iterator[None]:
+    libvirt_call.waiters += 1
     try:
         yield
     finally:
-        turn.waiters -= 1
+        libvirt_call.waiters -= 1

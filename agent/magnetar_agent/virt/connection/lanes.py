@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Slots ("places") that limit the concurrent calls to libvirt. Each call in flight has a separate connection."""
+"""Slots that limit the concurrent calls to libvirt. Each call in flight has a separate connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .limits import LibvirtLimits
 
 #: Seconds that a call waits for a slot.
-PLACE_TIMEOUT = 120.0
+SLOT_TIMEOUT = 120.0
 #: The number of unused connections that stay open.
 IDLE = 6
 #: The number of guests and storage pools whose last answer is remembered.
@@ -27,13 +27,13 @@ ANSWERED = 1000
 NAMED = 5
 
 
-class CallPlace:
+class CallSlot:
     """A slot that a libvirt call occupies in its *lane* (class of calls) until it returns, with the *connection* that
-    the call uses. *owner*: the uuid of the guest, or the name of the storage pool, that the call depends on; "" for
-    none."""
+    the call uses. *guest_or_pool*: the uuid of the guest, or the name of the storage pool, that the call depends on; ""
+    for none."""
 
-    def __init__(self, lane: Lane, connection: Connection, owner: str) -> None:
-        self.lane, self.connection, self.owner = lane, connection, owner
+    def __init__(self, lane: Lane, connection: Connection, guest_or_pool: str) -> None:
+        self.lane, self.connection, self.guest_or_pool = lane, connection, guest_or_pool
         self.began = time.monotonic()
         self.hangs = False
 
@@ -56,67 +56,67 @@ class Lanes:
         self._connect = connect
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
-        self._taken: set[CallPlace] = set()
+        self._taken: set[CallSlot] = set()
         #: The time of the last answer of each guest and storage pool, sorted by time.
         self._answered: dict[str, float] = {}
 
     def connections(self) -> list[Connection]:
         """Return all connections to libvirt, used and idle."""
         with self._changed:
-            return [*self._idle, *(place.connection for place in self._taken)]
+            return [*self._idle, *(slot.connection for slot in self._taken)]
 
     def in_flight(self) -> int:
         """Return the number of calls in progress, including hanging ones."""
         return len(self._taken)
 
-    def take_slot(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a free slot in *lane* and occupy it for a call that depends on *owner* (a guest's uuid or a pool's
-        name; "" for none). *purpose*: verb phrase for error messages. Raises ``GuestSilent`` or ``StorageSilent`` if
-        hanging calls occupy all slots, and ``Unavailable`` after *timeout* seconds."""
+    def take_slot(self, lane: Lane, purpose: str, guest_or_pool: str = "", timeout: float = SLOT_TIMEOUT) -> CallSlot:
+        """Wait for a free slot in *lane* and occupy it for a call that depends on *guest_or_pool* (a guest's uuid or a
+        pool's name; "" for none). *purpose*: verb phrase for error messages. Raises ``GuestSilent`` or
+        ``StorageSilent`` if hanging calls occupy all slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not self._has_room(lane, owner):
-                self._refuse_if_all_hang(lane, purpose, owner)
+            while not self._has_room(lane, guest_or_pool):
+                self._refuse_if_all_hang(lane, purpose, guest_or_pool)
                 if time.monotonic() >= deadline:
                     raise Unavailable(
                         f"libvirt could not {purpose}: the host has been busy with other calls to libvirt "
                                       f"for {timeout:.0f} s. Repeat the call later.")
                 self._changed.wait(max(0.0, deadline - time.monotonic()))
-            place = CallPlace(lane, self._free_connection(), owner)
-            self._taken.add(place)
-        return place
+            slot = CallSlot(lane, self._free_connection(), guest_or_pool)
+            self._taken.add(slot)
+        return slot
 
-    def mark_hanging(self, place: CallPlace) -> None:
-        """Mark the call in slot *place* as hanging, so that another call can use its slot in the lane. From then on, a
+    def mark_hanging(self, slot: CallSlot) -> None:
+        """Mark the call in *slot* as hanging, so that another call can use its slot in the lane. From then on, a
         call that depends on neither guest nor storage counts towards the limit for guests. Such a call is therefore not
         marked while fewer than two slots of that limit are free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
-            if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
+            if slot.lane not in KEPT and len(group) >= self.limits.guests - 1:
                 return
-            self._set_hanging(place, True)
-            self._answered.pop(place.owner, None)
+            self._set_hanging(slot, True)
+            self._answered.pop(slot.guest_or_pool, None)
             self._changed.notify_all()
 
-    def mark_answering(self, place: CallPlace) -> None:
-        """Mark the call in slot *place* as no longer hanging: its guest or storage pool responds again."""
+    def mark_answering(self, slot: CallSlot) -> None:
+        """Mark the call in *slot* as no longer hanging: its guest or storage pool responds again."""
         with self._changed:
-            self._set_hanging(place, False)
-            self._note_answer(place)
+            self._set_hanging(slot, False)
+            self._note_answer(slot)
             self._changed.notify_all()
 
-    def give_back(self, place: CallPlace) -> None:
-        """Release the slot *place* after its call returned. Close its connection if there are already ``IDLE`` idle
+    def give_back(self, slot: CallSlot) -> None:
+        """Release *slot* after its call returned. Close its connection if there are already ``IDLE`` idle
         connections."""
         with self._changed:
-            self._taken.discard(place)
-            self._note_answer(place)
+            self._taken.discard(slot)
+            self._note_answer(slot)
             stays = len(self._idle) < IDLE
             if stays:
-                self._idle.append(place.connection)
+                self._idle.append(slot.connection)
             self._changed.notify_all()
         if not stays:
-            threading.Thread(target=place.connection.close, name="close-connection", daemon=True).start()
+            threading.Thread(target=slot.connection.close, name="close-connection", daemon=True).start()
 
     def close(self) -> None:
         """Close all connections in parallel, because closing is slow if libvirtd hangs."""
@@ -126,55 +126,55 @@ class Lanes:
         for thread in threads:
             thread.join(15)
 
-    def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Mark the call in slot *place* as hanging or not, and likewise the calls (lane ``WATCH``) that read the state
+    def _set_hanging(self, slot: CallSlot, hangs: bool) -> None:
+        """Mark the call in *slot* as hanging or not, and likewise the calls (lane ``WATCH``) that read the state
         of the same guest's QEMU to monitor it."""
         for other in self._taken:
-            if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
+            if other is slot or (other.lane is Lane.WATCH and other.guest_or_pool == slot.guest_or_pool):
                 other.hangs = hangs
 
-    def _note_answer(self, place: CallPlace) -> None:
-        if place.owner and not place.hangs and place.lane in KEPT:
-            self._answered.pop(place.owner, None)
-            self._answered[place.owner] = time.monotonic()
+    def _note_answer(self, slot: CallSlot) -> None:
+        if slot.guest_or_pool and not slot.hangs and slot.lane in KEPT:
+            self._answered.pop(slot.guest_or_pool, None)
+            self._answered[slot.guest_or_pool] = time.monotonic()
             if len(self._answered) > ANSWERED:
                 del self._answered[next(iter(self._answered))]
 
-    def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many free slots (0 or 1) are reserved for others than *owner*, a guest's uuid or a pool's name: 1
-        while a call in the group hangs, unless *owner* has responded recently. *group*: the occupied slots of all
-        guests, or of all storage pools."""
-        began = min((place.began for place in group if place.hangs), default=None)
+    def _kept(self, guest_or_pool: str, group: list[CallSlot]) -> int:
+        """Return how many free slots (0 or 1) are reserved for other guests or pools than *guest_or_pool*: 1
+        while a call in the group hangs, unless *guest_or_pool* has responded recently. *group*: the occupied slots of
+        all guests, or of all storage pools."""
+        began = min((slot.began for slot in group if slot.hangs), default=None)
         if began is None:
             return 0
-        if any(place.lane is Lane.STORAGE for place in group):
-            return int(owner not in self._answered)
-        return int(self._answered.get(owner, 0.0) < began)
+        if any(slot.lane is Lane.STORAGE for slot in group):
+            return int(guest_or_pool not in self._answered)
+        return int(self._answered.get(guest_or_pool, 0.0) < began)
 
-    def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
+    def _group(self, lane: Lane) -> tuple[list[CallSlot], int]:
         """Return the occupied slots that share a limit with *lane* (of all storage pools, or of all guests), and this
         limit."""
         if lane is Lane.STORAGE:
-            return [place for place in self._taken if place.lane is lane], self.limits.storage
-        return [place for place in self._taken if place.of_guests], self.limits.guests
+            return [slot for slot in self._taken if slot.lane is lane], self.limits.storage
+        return [slot for slot in self._taken if slot.of_guests], self.limits.guests
 
-    def _has_room(self, lane: Lane, owner: str) -> bool:
-        live = sum(place.lane is lane and not place.hangs for place in self._taken)
-        if live >= self.limits.places(lane):
+    def _has_room(self, lane: Lane, guest_or_pool: str) -> bool:
+        live = sum(slot.lane is lane and not slot.hangs for slot in self._taken)
+        if live >= self.limits.max_calls(lane):
             return False
         if lane not in KEPT:
             return True
         group, most = self._group(lane)
-        return len(group) < most - self._kept(owner, group)
+        return len(group) < most - self._kept(guest_or_pool, group)
 
-    def _refuse_if_all_hang(self, lane: Lane, purpose: str, owner: str) -> None:
+    def _refuse_if_all_hang(self, lane: Lane, purpose: str, guest_or_pool: str) -> None:
         if lane not in KEPT:
             return
         group, most = self._group(lane)
-        hanging = [place for place in group if place.hangs]
-        if not hanging or len(hanging) < most - self._kept(owner, group):
+        hanging = [slot for slot in group if slot.hangs]
+        if not hanging or len(hanging) < most - self._kept(guest_or_pool, group):
             return
-        names = sorted({place.owner for place in hanging})
+        names = sorted({slot.guest_or_pool for slot in hanging})
         shown = abbreviate_names(names, NAMED)
         hold_text = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
         if lane is Lane.STORAGE:

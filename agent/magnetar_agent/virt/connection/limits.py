@@ -75,7 +75,7 @@ class LibvirtLimits:
         serve the other lanes (classes of calls, see ``Lane``)."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
-    def places(self, lane: Lane) -> int:
+    def max_calls(self, lane: Lane) -> int:
         """Return the maximum number of concurrent calls in *lane*, not counting calls that hang."""
         if lane is Lane.AGENT:
             return max(2, self.guests // 4)  # so that one silent guest agent leaves a slot for the others

@@ -96,7 +96,7 @@ class MonitorWatch:
                 return 0.0
         if not call.wait(self._pause):
             self._call = call
-            if time.monotonic() - call.began > self._pause * 2 and not call.place.hangs:
+            if time.monotonic() - call.began > self._pause * 2 and not call.slot.hangs:
                 self._calls.unplace(call)
             return time.monotonic() - float(call.began)
         try:

@@ -28,8 +28,8 @@ from magnetar_core.errors import HypervisorDown, MagnetarError
 from magnetar_core.operations import CURRENT
 
 from .connection import Connection
-from .gates import END, STORAGE_WAIT, STORAGE_WAITERS, Gates, Turn, silent_storage
-from .lanes import CallPlace, Lanes
+from .gates import END, STORAGE_WAIT, STORAGE_WAITERS, CallSerializer, LibvirtCall, silent_storage
+from .lanes import CallSlot, Lanes
 from .limits import Lane, LibvirtLimits, ask_workers
 from .monitors import MonitorWatch, monitor_state
 from .workers import Workers
@@ -61,8 +61,8 @@ OPEN_TIMEOUT = 10.0
 class _Call:
     """A libvirt call that runs in a separate thread, so that its caller can stop waiting for the result."""
 
-    def __init__(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> None:
-        self.place, self.turn = place, turn
+    def __init__(self, perform: Callable[[], Any], slot: CallSlot, libvirt_call: LibvirtCall | None) -> None:
+        self.slot, self.libvirt_call = slot, libvirt_call
         self.began = time.monotonic()
         self._perform = perform
         self._done = threading.Event()
@@ -98,8 +98,8 @@ class ConnectionPool:
                  limits: LibvirtLimits | None = None, patience: float = PATIENCE) -> None:
         self.uri, self.patience = uri, patience
         self._prepare = prepare
-        self._gates, self._workers = Gates(), Workers()
-        self._storage_gates = Gates(silent_storage, STORAGE_WAITERS, STORAGE_WAIT)
+        self._guest_calls, self._workers = CallSerializer(), Workers()
+        self._storage_calls = CallSerializer(silent_storage, STORAGE_WAITERS, STORAGE_WAIT)
         self._asks_limits: threading.Thread | None = None
         self._lanes = Lanes(limits or LibvirtLimits(), lambda: Connection(uri, wait=0.0))
         self._events = Connection(uri, self._prepared, wait)
@@ -155,7 +155,7 @@ class ConnectionPool:
         *purpose*, *lane*: see ``call``. *kind*: type of call; a guest has at most one call of each kind at a time.
         Raises ``GuestSilent`` if QEMU does not respond, and ``Conflict`` if another call to the guest takes too long.
         """
-        call = self._enter(self._gates, purpose, guest, function, lane, END if lane is Lane.END else kind)
+        call = self._enter(self._guest_calls, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
         return self._follow(call, MonitorWatch(self, guest, NEXT_LOOK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
@@ -166,13 +166,13 @@ class ConnectionPool:
         *purpose*: see ``call``. *changes*: the call changes the storage, so it has a longer time limit. *wipes*: the
         call erases content; it has no time limit, and other calls to the pool may run meanwhile. Raises
         ``StorageSilent`` if the storage does not respond."""
-        call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
+        call = self._enter(self._storage_calls, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience
         return self._follow(call, _Age(call), limit)  # type: ignore[no-any-return]
 
     def is_silent(self, guest: str) -> bool:
         """Return whether a call to *guest* (a uuid) hangs."""
-        return self._gates.is_silent(guest)
+        return self._guest_calls.is_silent(guest)
 
     def in_flight(self) -> int:
         """Return the number of calls in progress."""
@@ -180,44 +180,46 @@ class ConnectionPool:
 
     # One call -------------------------------------------------------------------------------------------------------
     def _once(self, purpose: str, function: Callable[[Any], T], lane: Lane, guest: str = "") -> T:
-        place = self._lanes.take_slot(lane, purpose, guest)
+        slot = self._lanes.take_slot(lane, purpose, guest)
         try:
-            return self._on(place, purpose, function)
+            return self._on(slot, purpose, function)
         finally:
-            self._lanes.give_back(place)
+            self._lanes.give_back(slot)
 
-    def _on(self, place: CallPlace, purpose: str, function: Callable[[Any], T]) -> T:
-        if place.connection.generation is None and self._events.generation is not None:
-            place.connection.wait_until_open(OPEN_TIMEOUT)
-        return place.connection.call(purpose, function)
+    def _on(self, slot: CallSlot, purpose: str, function: Callable[[Any], T]) -> T:
+        if slot.connection.generation is None and self._events.generation is not None:
+            slot.connection.wait_until_open(OPEN_TIMEOUT)
+        return slot.connection.call(purpose, function)
 
-    def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
+    def _enter(self, serializer: CallSerializer, purpose: str, guest_or_pool: str, function: Callable[[Any], Any],
+               lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Wait until a call that depends on *owner* (a guest's uuid or a pool's name) may start under the limits of
-        *gates* and *lane*, then start *function* in a thread. Return the call without waiting for its end. *purpose*,
-        *kind*, *long*: see ``Gates.begin_call``."""
+        """Wait until a call that depends on *guest_or_pool* (a guest's uuid or a pool's name) may start under the
+        limits of *serializer* and *lane*, then start *function* in a thread. Return the call without waiting for its
+        end. *purpose*, *kind*, *long*: see ``CallSerializer.begin_call``."""
         self._wait_until_up()
-        turn = gates.begin_call(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
+        libvirt_call = serializer.begin_call(guest_or_pool, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
-            place = self._lanes.take_slot(lane, purpose, owner)
+            slot = self._lanes.take_slot(lane, purpose, guest_or_pool)
         except BaseException:
-            gates.end_call(turn)
+            serializer.end_call(libvirt_call)
             raise
-        return self._begin(lambda: self._on(place, purpose, function), place, turn)
+        return self._begin(lambda: self._on(slot, purpose, function), slot, libvirt_call)
 
-    def _begin(self, perform: Callable[[], Any], place: CallPlace, turn: Turn | None) -> _Call:
+    def _begin(self, perform: Callable[[], Any], slot: CallSlot, libvirt_call: LibvirtCall | None) -> _Call:
         context = contextvars.copy_context()
-        call = _Call(lambda: context.run(perform), place, turn)
+        call = _Call(lambda: context.run(perform), slot, libvirt_call)
         self._workers.run(lambda: call.run(self._ended))
         return call
 
     def _ended(self, call: _Call) -> None:
-        self._lanes.give_back(call.place)
-        if (turn := call.turn) is not None:
-            if turn.given_up:
-                log.warning("%s answers again or has ended: %s took %.0f s", turn.owner, turn.what,
+        self._lanes.give_back(call.slot)
+        if (libvirt_call := call.libvirt_call) is not None:
+            if libvirt_call.given_up:
+                log.warning("%s answers again or has ended: %s took %.0f s", libvirt_call.guest_or_pool,
+                            libvirt_call.what,
                             time.monotonic() - call.began)
-            turn.gates.end_call(turn)
+            libvirt_call.serializer.end_call(libvirt_call)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
         """Wait for *call* and return its result. *look*: measures for how many seconds the call has had no response; at
@@ -225,39 +227,39 @@ class ConnectionPool:
         count towards the limit of parallel operations."""
         if call.wait(FIRST_LOOK):
             return call.outcome()
-        operation, turn = CURRENT.get(), call.turn
-        assert turn is not None
-        with nullcontext() if operation is None or turn.kind == MIGRATES else operation.waiting():
+        operation, libvirt_call = CURRENT.get(), call.libvirt_call
+        assert libvirt_call is not None
+        with nullcontext() if operation is None or libvirt_call.kind == MIGRATES else operation.waiting():
             while not call.wait(NEXT_LOOK):
                 seconds = look.unanswered()
-                self._note(call.place, turn, seconds)
+                self._note(call.slot, libvirt_call, seconds)
                 if seconds >= limit:
-                    turn.gates.give_up(turn)
-                    error = turn.gates.error(turn.owner, turn.what, seconds)
+                    libvirt_call.serializer.give_up(libvirt_call)
+                    error = libvirt_call.serializer.error(libvirt_call.guest_or_pool, libvirt_call.what, seconds)
                     log.warning("%s", error)
                     raise error
         return call.outcome()
 
-    def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Mark a call as hanging, or as no longer hanging. *place*, *turn*: the call's slot, and its entry in
-        ``Gates``. *seconds*: time for which the call has had no response; 0 if it no longer hangs."""
-        if seconds >= FIRST_LOOK and not place.hangs:
-            self._lanes.mark_hanging(place)
-            turn.gates.set_hanging(turn, turn.kind != WIPES)
-        elif not seconds and place.hangs:
-            self._lanes.mark_answering(place)
-            turn.gates.set_hanging(turn, False)
+    def _note(self, slot: CallSlot, libvirt_call: LibvirtCall, seconds: float) -> None:
+        """Mark a call as hanging, or as no longer hanging. *slot*, *libvirt_call*: the call's slot, and its entry in
+        ``CallSerializer``. *seconds*: time for which the call has had no response; 0 if it no longer hangs."""
+        if seconds >= FIRST_LOOK and not slot.hangs:
+            self._lanes.mark_hanging(slot)
+            libvirt_call.serializer.set_hanging(libvirt_call, libvirt_call.kind != WIPES)
+        elif not seconds and slot.hangs:
+            self._lanes.mark_answering(slot)
+            libvirt_call.serializer.set_hanging(libvirt_call, False)
 
     def control(self, guest: str) -> _Call:
         """Start to read the monitor state of the *guest*'s QEMU (``monitor_state``), and return the call without
         waiting for its result."""
         purpose = f"look at the monitor of the domain {guest}"
-        place = self._lanes.take_slot(Lane.LOOK, purpose, guest)
-        return self._begin(lambda: self._on(place, purpose, lambda conn: monitor_state(conn, guest)), place, None)
+        slot = self._lanes.take_slot(Lane.LOOK, purpose, guest)
+        return self._begin(lambda: self._on(slot, purpose, lambda conn: monitor_state(conn, guest)), slot, None)
 
     def unplace(self, call: _Call) -> None:
         """Release the slot of *call*, which hangs, so that other calls can use it."""
-        self._lanes.mark_hanging(call.place)
+        self._lanes.mark_hanging(call.slot)
 
     # Connection -----------------------------------------------------------------------------------------------------
     def _wait_until_up(self) -> None:

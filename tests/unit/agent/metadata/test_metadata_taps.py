@@ -215,7 +215,7 @@ def test_without_the_table_nobody_is_answered(host: Host) -> None:
             subprocess.run(["nft", "flush", "ruleset"], check=True)
             one.sh(f"ip route add 240.0.0.0/4 dev {one.device}")
             assert one.get("/openstack", host=f"240.0.{number >> 8}.{number & 255}") == ""
-            gate = host.agent.metadata._gates[one.tap.bridge_index]
+            gate = host.agent.metadata._devices[one.tap.bridge_index]
             one.sh(f"ip neigh replace 240.0.{number >> 8}.{number & 255} lladdr {gate.mac} dev {one.device}")
             assert one.hears_nothing(f"240.0.{number >> 8}.{number & 255}", "169.254.169.254")
 

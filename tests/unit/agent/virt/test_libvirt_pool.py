@@ -355,7 +355,7 @@ def test_the_lanes_leave_each_other_places(workers: int) -> None:
     """Of guests no lane has all that there are; together the lanes have no more than libvirtd has workers."""
     found = LibvirtLimits(workers)
     for lane in limits.OF_GUESTS:
-        assert 0 < found.places(lane) < found.guests
+        assert 0 < found.max_calls(lane) < found.guests
     others = {Lane.LOOK, Lane.HOST, Lane.END}
-    assert found.guests + found.storage + sum(found.places(lane) for lane in others) <= max(workers, 17)
-    assert 0 < found.places(Lane.STORAGE) < found.storage
+    assert found.guests + found.storage + sum(found.max_calls(lane) for lane in others) <= max(workers, 17)
+    assert 0 < found.max_calls(Lane.STORAGE) < found.storage
