@@ -67,7 +67,7 @@ from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.protocol import uvicorn_http_options
-from magnetar_control.web.transfers import Pace, Places, Transfers
+from magnetar_control.web.transfers import Pace, TransferLimit, Transfers
 from magnetar_control.workers.peers import PREFIX, MainPages, Peers, WorkerPages
 from magnetar_core import garbage
 from magnetar_core.http.connections import SHARE, Connections, raise_file_limit
@@ -141,13 +141,13 @@ class Parts:
         self.image_service: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, service_token, settings.image_ca_cert)
         self.delivery = Delivery(self.image_service, settings.action_timeout)
-        self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.deliver_image, self.image_service,
+        self.volumes = EmbeddedVolumes(database, self.volume_hosts, self.agents, self.deliver_image, self.image_service,
                                        zone=settings.default_availability_zone, used=self.has_attachment,
                                        limits=volume_quotas.default_volume_limits(settings), keys=keys,
                                        pools=settings.volume_pools, knows=self.known.all_processes_know)
         return Services(self.identity, self.image_service, self.networks, self.volumes, keys)
 
-    def places(self) -> list[dict[str, Any]]:
+    def volume_hosts(self) -> list[dict[str, Any]]:
         """Return the hosts that may store volumes, as {name, endpoint, up, disk_gb, disk_gb_free}."""
         with self.api_database.read() as connection:
             rows = hosts.fetch_every_host(connection, DiskHost)
@@ -289,7 +289,8 @@ class Parts:
         """Return the limits for concurrent uploads and downloads, and for their rates."""
         uploads, downloads, share = (
             self.settings.image_uploads, self.settings.image_downloads, self.settings.of_project)
-        return Transfers(Places("uploads", uploads, share(uploads)), Places("downloads", downloads, share(downloads)),
+        return Transfers(TransferLimit("uploads", uploads, share(uploads)),
+                         TransferLimit("downloads", downloads, share(downloads)),
                          Pace(self.settings.image_min_rate, self.settings.image_rate_window))
 
     def server(self, services: Services, peers: Peers | None = None) -> AsgiServer:
@@ -436,7 +437,7 @@ def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[soc
     the sockets to listen on; by default the address in the settings. *ready*: called when the server listens."""
     host, _colon, port = settings.listen.rpartition(":")
     # A proxy holds all of its clients' connections: their requests are counted instead, by the address that it reports.
-    places = Connections(0) if settings.trust_proxy else server.connections
+    slots = Connections(0) if settings.trust_proxy else server.connections
 
     def drain() -> float:
         server.begin_stop()
@@ -445,7 +446,7 @@ def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[soc
     api = ApiServer(uvicorn.Config(
         server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
         timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
-        **uvicorn_http_options(places, api_tls_context(settings), settings.image_min_rate)), ready, drain)
+        **uvicorn_http_options(slots, api_tls_context(settings), settings.image_min_rate)), ready, drain)
     api.run(sockets=list(sockets) if sockets else None)
     if not api.started:
         sys.exit(STARTUP_FAILURE)

@@ -124,8 +124,8 @@ class Front:
             scope["path"] = decode_path(scope)
             if scope["path"] != "/healthz" or caller.via != "socket":
                 caller = access.admit_caller(caller, method, headers, self.tokens)
-            if place := state.get("place"):
-                place.keep()
+            if slot := state.get("slot"):
+                slot.keep()
             state["caller"], state["scope"] = caller.name, caller.scope
             state["cloud"] = headers.get(b"user-agent") == CLOUD.encode()
         except MagnetarError as error:

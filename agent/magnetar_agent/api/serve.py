@@ -29,7 +29,7 @@ from magnetar_agent.servers.hardware import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_core import bandwidth, garbage
 from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
-from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, raise_file_limit
+from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, Connections, ConnectionSlot, raise_file_limit
 from magnetar_core.http.deadline import Deadline
 from magnetar_core.http.websockets import WebSocketProtocol
 from magnetar_core.version import describe_least_versions, older_programs
@@ -186,12 +186,12 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
     connection, not for each request."""
 
     class Known(TimelyHttp):
-        place: ConnectionPlace
+        slot: ConnectionSlot
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
-                application.accept_link(transport, self.place.free)
+                application.accept_link(transport, self.slot.free)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),
@@ -208,7 +208,7 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
                 self.loop.call_later(FAREWELL, self.transport.abort)
 
     class Protocol(Admitting, Known):
-        places = connections or Connections(0)
+        slots = connections or Connections(0)
 
     Protocol.tls = tls  # own TLS: uvicorn does none
     config = uvicorn.Config(
@@ -269,7 +269,7 @@ def refuse_old_programs(hypervisor: LocalHypervisor) -> None:
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
     """Run the agent until a signal arrives. *connect* returns the hypervisor connection; it is called after the state
     directory is locked. Raises ``CannotStart`` or another ``MagnetarError`` whose message says what to do."""
-    places = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
+    slots = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
@@ -289,7 +289,7 @@ def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervi
             if tls is None:
                 log.warning(NO_TCP)
             else:
-                servers.append((make_http_server(application, settings, tls, places), tcp_socket(settings.address)))
+                servers.append((make_http_server(application, settings, tls, slots), tcp_socket(settings.address)))
         agent.start()
         garbage.tune_garbage_collection()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from magnetar_core.errors import MagnetarError, TooSlow
-from magnetar_core.http.connections import ConnectionPlace, Connections, counted_address, without_port
+from magnetar_core.http.connections import Connections, ConnectionSlot, counted_address, without_port
 
 from .answer import JSON, Answer, Fault
 from .application import Application
@@ -87,16 +87,16 @@ class AsgiServer:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        place = self._place(scope)
+        slot = self._slot(scope)
         try:
             if scope["type"] == "http":
-                await self._http(scope, receive, send, place.refused)
+                await self._http(scope, receive, send, slot.refused)
             elif scope["type"] == "websocket":
-                await self._websocket(scope, receive, send, place.refused)
+                await self._websocket(scope, receive, send, slot.refused)
         finally:
-            place.free()
+            slot.free()
 
-    def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
+    def _slot(self, scope: dict[str, Any]) -> ConnectionSlot:
         """Count a connection for the client's address if a trusted proxy reports that address; all other connections
         were counted when they were accepted (``Admitting``, a base class of the HTTP protocol). Return the connection's
         slot in the limits of connections."""
@@ -124,11 +124,11 @@ class AsgiServer:
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
-        place, share = scope.get("state", {}).get("place"), self.kept.share(request.address)
+        slot, share = scope.get("state", {}).get("slot"), self.kept.share(request.address)
         try:
-            answer = await self._answer(application, request, receive, (place, share), refused)
-            if place is not None and request.context is None:
-                place.lend()
+            answer = await self._answer(application, request, receive, (slot, share), refused)
+            if slot is not None and request.context is None:
+                slot.lend()
             await self._send(answer, request, receive, send, scope.get("extensions", {}).get(WHOLE))
         finally:
             share.free()
@@ -147,8 +147,8 @@ class AsgiServer:
         prefix, application = self._mounted(raw)
         socket = WebSocket(scope, receive, send, headers, raw[len(prefix):] or "/", self._root(scope, headers),
                            self._address(scope, headers))
-        if (place := scope.get("state", {}).get("place")) is not None:
-            place.keep()
+        if (slot := scope.get("state", {}).get("slot")) is not None:
+            slot.keep()
         scope["query_string"] = b""  # it may contain a token, which uvicorn must not log
         if refused:
             await socket.refuse(Answer({"error": {"code": refused.status, "message": refused.message}}, refused.status,
@@ -161,7 +161,7 @@ class AsgiServer:
             raise
 
     async def _answer(self, application: Application, request: Request, receive: Any,
-                      holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
+                      holds: tuple[ConnectionSlot | None, KeptShare], refused: MagnetarError | None) -> Answer:
         """Read the request's body, unless the handler does so itself, and return the response. *holds*: the
         connection's slot in the limit of connections, and the counter of the request's bytes in memory. *refused*: the
         error if the connection exceeds its limit."""

@@ -127,9 +127,9 @@ class AdmittedHttp(Admitting, LimitedHttp):
     number of open connections for each client address (``Admitting``)."""
 
 
-def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
-    """Return uvicorn's options for the API server, as keyword arguments of its ``Config``. *places*: the limit of open
+def uvicorn_http_options(slots: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
+    """Return uvicorn's options for the API server, as keyword arguments of its ``Config``. *slots*: the limit of open
     connections. *tls*: the TLS context; the protocol class does the handshake instead of uvicorn. *slowest*: the lowest
     permitted speed of a client that reads a response, in bytes per second."""
-    protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
+    protocol = type("Http", (AdmittedHttp,), {"slots": slots, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

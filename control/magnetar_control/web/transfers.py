@@ -19,7 +19,7 @@ from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
 LATER = {"Retry-After": "10"}
 
 
-class Places:
+class TransferLimit:
     """The limit of concurrent uploads or downloads. *kind*: "uploads" or "downloads", for messages. *most*: the limit
     for all projects together; *of_project*: the limit for one project."""
 
@@ -94,8 +94,8 @@ class Clock:
 class Transfers:
     """The limits of uploads and downloads in one process, and the minimum speed of clients."""
 
-    uploads: Places = field(default_factory=lambda: Places("uploads", 32, 8))
-    downloads: Places = field(default_factory=lambda: Places("downloads", 64, 16))
+    uploads: TransferLimit = field(default_factory=lambda: TransferLimit("uploads", 32, 8))
+    downloads: TransferLimit = field(default_factory=lambda: TransferLimit("downloads", 64, 16))
     pace: Pace = Pace()
 
 

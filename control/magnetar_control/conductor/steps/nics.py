@@ -59,7 +59,7 @@ def ports_ready(work: RunningAction, host: str, nics: Sequence[ServerNic]) -> bo
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
-    if work.action.attempts > 1 or (work.conductor.places.others_wait() and not any_remote_managed(nics)):
+    if work.action.attempts > 1 or (work.conductor.slots.others_wait() and not any_remote_managed(nics)):
         await_ports(work, host)
         return True
     return False  # its ports were allocated a moment ago

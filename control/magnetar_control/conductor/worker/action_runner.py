@@ -57,8 +57,8 @@ class ActionRunner:
         self._gone: Mapping[str, Flow] = flows["gone"]
         self._leaves: Callable[[RunningAction], bool] = flows["leaves"]["*"]
         self._together: Mapping[str, Callable[[Sequence[RunningAction]], list[RunningAction]]] = flows["together"]
-        conductor.places.left = {database.name: False for database in self._served}
-        conductor.places.on_free = self._notify_runners
+        conductor.slots.left = {database.name: False for database in self._served}
+        conductor.slots.on_free = self._notify_runners
 
     def start(self, *more: Callable[[], None]) -> None:
         """Start the threads that lease actions from the queues and renew the leases. *more*: further functions to run,
@@ -97,10 +97,10 @@ class ActionRunner:
                 log.warning("database %s is away; what is in hand is taken over when its lease ends", database.name)
 
     def _take(self, database: Database) -> None:
-        conductor, left = self.conductor, self.conductor.places.left
+        conductor, left = self.conductor, self.conductor.slots.left
         while not conductor.over.is_set():
             signal_count = database.signals.count(servers.ACTIONS_CHANGED)
-            room = conductor.places.reserve_places(conductor.over)
+            room = conductor.slots.reserve_slots(conductor.over)
             taken: Sequence[Any] = ()
             begun: list[Any] = []
             try:
@@ -115,7 +115,7 @@ class ActionRunner:
                 log.warning("database %s: %s", database.name, error.orig)
                 conductor.over.wait(1.0)
             finally:
-                conductor.places.release_places(room - len(begun))
+                conductor.slots.release_slots(room - len(begun))
             self._submit(database, begun)
             if taken and database is conductor.store.cell0:
                 conductor.over.wait(GATHER)
@@ -125,7 +125,7 @@ class ActionRunner:
     def _pause(self, database: Database) -> float | None:
         """Return the maximum seconds until the next read of the queue of *database*: the time until the next delayed
         action is due. A signal for a new action ends the pause earlier. ``None``: use the default pause."""
-        if not self.conductor.places.left[database.name]:
+        if not self.conductor.slots.left[database.name]:
             return None
         try:
             due = actions.seconds_until_due(database)
@@ -201,14 +201,14 @@ class ActionRunner:
     def _do(self, in_hand: Continuation | None) -> None:
         """Run an action in a worker thread, and then its continuations one after the other. *in_hand*: the action;
         ``None`` to do nothing."""
-        with self.conductor.places.working():
+        with self.conductor.slots.working():
             while in_hand and not self.conductor.over.is_set():  # the rest is given back
                 self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
 
     def _notify_runners(self) -> None:
         for database in self._served:
-            if self.conductor.places.left[database.name]:
+            if self.conductor.slots.left[database.name]:
                 database.signals.notify(servers.ACTIONS_CHANGED)
 
     def _act(self, database: Database, action: ActionRow, server: ServerRow | None,

@@ -41,7 +41,7 @@ from magnetar_core.errors import NotFound, Unreachable
 from .leased_actions import LeasedActions
 from .running_works import ActionsInProgress
 from .vendordata import Vendordata
-from .worker_places import WorkerPlaces
+from .worker_places import WorkerSlots
 
 #: Seconds to wait for the right to choose which actions begin; after that, new servers go to the queue.
 BRIEFLY = 1.0
@@ -67,7 +67,7 @@ class Conductor:
         self.states = HostStates(settings.default_availability_zone, scheduler_rules(settings))
         self.vendordata = self.vendordata_of(settings)
         self.leased_actions = LeasedActions(settings.workers_of_host(), self.is_up)
-        self.places, self.running_actions = WorkerPlaces(settings.workers, self.leased_actions), ActionsInProgress()
+        self.slots, self.running_actions = WorkerSlots(settings.workers, self.leased_actions), ActionsInProgress()
         #: Set when the conductor stops.
         self.over, self.schedules = threading.Event(), schedules
         #: Called with a host and its report on a server, when the report came during an action that left the server
@@ -174,10 +174,10 @@ class Conductor:
         conductor's cell."""
         return self.leased_actions.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
-    def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """Return, by host, how many more actions of *kind* may begin now on the hosts *places* (names) within all
+    def room(self, database: Database, connection: Connection, hosts: Collection[str], kind: str) -> Counter[str]:
+        """Return, by host, how many more actions of *kind* may begin now on *hosts* (names) within all
         limits. Call this in the transaction of *connection* to *database*, inside a ``choosing`` context."""
-        room_by_host, share = actions.free_action_slots(database, connection, places, kind,
+        room_by_host, share = actions.free_action_slots(database, connection, hosts, kind,
                                                         self.settings.limits()), self.leased_actions.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 

@@ -249,7 +249,7 @@ class RunningAction:
         """Return a context manager for waiting on something outside the conductor. While its ``with`` block runs, the
         worker is free for other actions.
         """
-        return self.conductor.places.resting((self.database.name, self.action.id))
+        return self.conductor.slots.resting((self.database.name, self.action.id))
 
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The places of a conductor's workers, which limit how many actions run at the same time."""
+"""The slots of a conductor's workers, which limit how many actions run at the same time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterator
 
 from .leased_actions import Key, LeasedActions
 
-#: Seconds to wait for a free place at a time; seconds to wait for more free places after all were taken.
+#: Seconds to wait for a free slot at a time; seconds to wait for more free slots after all were taken.
 PATIENCE, FREED = 0.2, 0.04
 #: Actions that may wait for a guest to shut down in addition to the running ones; each keeps a thread.
 GUESTS = 64
 
 
-class WorkerPlaces:
+class WorkerSlots:
     """The slots of a conductor, which limit how many actions run at the same time: a worker thread needs a slot to run
     an action. *count*: number of slots. *leased_actions*: counts the conductor's actions by host."""
 
     def __init__(self, count: int, leased_actions: LeasedActions) -> None:
         self._leased_actions = leased_actions
         self._free, self._guests = threading.BoundedSemaphore(count), threading.BoundedSemaphore(GUESTS)
-        self._worker = threading.local()  # ``placed``: whether this thread has one of the places that ``_free`` counts
+        self._worker = threading.local()  # ``placed``: whether this thread has one of the slots that ``_free`` counts
         #: By database, whether the last read left actions in the queue, which may become available when others end.
         self.left: dict[str, bool] = {}
-        #: Called after a place has become free.
+        #: Called after a slot has become free.
         self.on_free: Callable[[], None] = lambda: None
 
-    def reserve_places(self, over: threading.Event) -> int:
+    def reserve_slots(self, over: threading.Event) -> int:
         """Reserve all free slots, each for an action that will be leased from the queue, and return their number. If no
         slot is free, wait up to ``PATIENCE`` seconds for a slot, and then briefly for more slots, since one query that
         leases several actions is cheaper than several queries. *over*: set when the conductor stops; then do not wait.
@@ -41,9 +41,9 @@ class WorkerPlaces:
             count += 1
         return count
 
-    def release_places(self, count: int) -> None:
+    def release_slots(self, count: int) -> None:
         """Release *count* reserved slots for which no action was found in the queue."""
-        for _place in range(count):
+        for _slot in range(count):
             self._free.release()
 
     @contextlib.contextmanager

@@ -48,7 +48,7 @@ def raise_file_limit() -> int:
     return limit
 
 
-class ConnectionPlace:
+class ConnectionSlot:
     """The slot that a connection occupies in the limit of connections per client address, until ``free`` is called.
     *counted*: the number of connections by address; ``None``: not limited. *source*: the client address. *refused*: the
     error for a connection beyond the limit. *send_refusal*: whether the client gets this error as a response. *ended*:
@@ -59,10 +59,10 @@ class ConnectionPlace:
                  send_refusal: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
         self._counted, self._whose, self.refused, self.send_refusal = counted, source, refused, send_refusal
         self._ended = ended
-        self._unknown: dict[ConnectionPlace, Callable[[], object]] = {}
+        self._unknown: dict[ConnectionSlot, Callable[[], object]] = {}
         self._end: Callable[[], object] = lambda: None
 
-    def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
+    def begin(self, unknown: dict[ConnectionSlot, Callable[[], object]], end: Callable[[], object]) -> None:
         """Allow a new connection of the same address to replace the slot's connection, until ``keep`` is called.
         *unknown*: the address's slots that may be replaced, oldest first, each with a function that closes its
         connection. *end*: the function that closes the slot's connection.
@@ -107,30 +107,30 @@ class Connections:
         self._open: Counter[str] = Counter()
         #: Addresses that were logged; each once until all its connections have ended.
         self._logged: set[str] = set()
-        self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
+        self._unknown: dict[str, dict[ConnectionSlot, Callable[[], object]]] = {}
 
-    def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
+    def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionSlot:
         """Return the slot for a new connection from *address* ("" for a unix socket). Beyond the limit, the slot's
         attribute ``refused`` is an error. *end*: a function that closes the connection; if given, a later connection
-        may replace the new connection until ``ConnectionPlace.keep`` is called.
+        may replace the new connection until ``ConnectionSlot.keep`` is called.
         """
         if not self.most or not address:
-            return ConnectionPlace(None, "")
+            return ConnectionSlot(None, "")
         source = counted_address(address)
         if end is not None and self._open[source] >= self.most:
             self._take_back(source)
-        place = self._next(address, source)
-        if end is not None and place.refused is None:
-            place.begin(self._unknown.setdefault(source, {}), end)
-        return place
+        slot = self._next(address, source)
+        if end is not None and slot.refused is None:
+            slot.begin(self._unknown.setdefault(source, {}), end)
+        return slot
 
     def _take_back(self, source: str) -> None:
         """Close the oldest unauthenticated connection from the address *source*, if there is one, and release its slot.
         """
         unknown = self._unknown.get(source)
         if unknown:
-            place, end = next(iter(unknown.items()))
-            place.free()
+            slot, end = next(iter(unknown.items()))
+            slot.free()
             end()
 
     def _forget(self, source: str) -> None:
@@ -138,18 +138,18 @@ class Connections:
         self._logged.discard(source)
         self._unknown.pop(source, None)
 
-    def _next(self, address: str, source: str) -> ConnectionPlace:
+    def _next(self, address: str, source: str) -> ConnectionSlot:
         count = self._open[source]
         if count >= self.most + TOLD:
-            return ConnectionPlace(None, source, self._refusal(source), send_refusal=False)
+            return ConnectionSlot(None, source, self._refusal(source), send_refusal=False)
         self._open[source] += 1
         if count < self.most:
-            return ConnectionPlace(self._open, source, ended=self._forget)
+            return ConnectionSlot(self._open, source, ended=self._forget)
         if source not in self._logged:
             self._logged.add(source)
             log.warning("%s has all %s connections that one address may have; further ones are refused", source,
                         self.most, extra={"address": address})
-        return ConnectionPlace(self._open, source, self._refusal(source), ended=self._forget)
+        return ConnectionSlot(self._open, source, self._refusal(source), ended=self._forget)
 
     def _refusal(self, source: str) -> TooManyRequests:
         return TooManyRequests(
@@ -190,14 +190,14 @@ class Admitting(asyncio.Protocol):
     TLS handshake, because clients can also occupy connections by not completing the handshake.
     """
 
-    places: Connections
+    slots: Connections
     tls: Optional[ssl.SSLContext]
     transport: Any
     loop: asyncio.AbstractEventLoop
     #: Whether uvicorn's protocol has the connection, and the bytes received before that.
     _begun = False
     _early: bytes = b""
-    place: ConnectionPlace
+    slot: ConnectionSlot
     _refusing: Optional[Deadline] = None
     #: State that requests know of their connection; from uvicorn's protocol.
     app_state: dict[str, Any]
@@ -211,8 +211,8 @@ class Admitting(asyncio.Protocol):
         error response.
         """
         peer = transport.get_extra_info("peername")
-        self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
-        if not self.place.send_refusal:
+        self.slot = self.slots.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
+        if not self.slot.send_refusal:
             transport.abort()
             return
         self._stalled = StalledReader(self.loop, transport, self.slowest)
@@ -244,21 +244,21 @@ class Admitting(asyncio.Protocol):
             self._begin(secured)
 
     def _begin(self, transport: Any) -> None:
-        if self.place.refused:
+        if self.slot.refused:
             self.transport = transport
             self._refusing = Deadline(transport.abort)
             self._refusing.begin(self.loop, PATIENCE)
         else:
             self._begun = True
-            self.app_state = {**self.app_state, "place": self.place}
+            self.app_state = {**self.app_state, "slot": self.slot}
             tls = transport.get_extra_info("ssl_object")
             if tls is not None and tls.getpeercert():
-                self.place.keep()
+                self.slot.keep()
             super().connection_made(transport)
             other = transport.get_protocol()
             if other is not self and self._stalled is not None:
                 self._stalled.stop()  # the memory or disk of a guest may pause
-            self._follow(other)  # a link between agents frees its place once its peer is admitted
+            self._follow(other)  # a link between agents frees its slot once its peer is admitted
         early, self._early = self._early, b""
         _give(transport.get_protocol(), early)
 
@@ -270,18 +270,18 @@ class Admitting(asyncio.Protocol):
             super().data_received(data)
         elif self._refusing is None:
             self._early += data
-        elif self.place.refused and not self.transport.is_closing():
-            self.transport.write(_answer(self.place.refused))
+        elif self.slot.refused and not self.transport.is_closing():
+            self.transport.write(_answer(self.slot.refused))
             self.transport.close()
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *arguments: Any) -> None:
-        """Override uvicorn's method: release the ``ConnectionPlace`` only when the WebSocket is closed."""
+        """Override uvicorn's method: release the ``ConnectionSlot`` only when the WebSocket is closed."""
         super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Release the ``ConnectionPlace`` when the connection ends, although another protocol, *other*, handles it now.
+        """Release the ``ConnectionSlot`` when the connection ends, although another protocol, *other*, handles it now.
         """
         lost = other.connection_lost
 
@@ -293,7 +293,7 @@ class Admitting(asyncio.Protocol):
             other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Override asyncio's method: release the ``ConnectionPlace``."""
+        """Override asyncio's method: release the ``ConnectionSlot``."""
         self._freed()
         if self._begun:
             super().connection_lost(exc)
@@ -303,7 +303,7 @@ class Admitting(asyncio.Protocol):
             self._refusing.end()
         if self._stalled is not None:
             self._stalled.stop()
-        self.place.free()
+        self.slot.free()
 
 
 def _give(protocol: Any, data: bytes) -> None:

@@ -12,7 +12,7 @@ import pytest
 from magnetar_control.web.answer import Answer
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import MORE
-from magnetar_control.web.transfers import Clock, Pace, Places, Transfers
+from magnetar_control.web.transfers import Clock, Pace, TransferLimit, Transfers
 from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
 from tests.support.waiting import eventually
 from tests.unit.control.identity.cloud import served
@@ -29,7 +29,8 @@ def site(small):
     """Serves *small* within limits; gives what makes connections."""
     with contextlib.ExitStack() as stack:
         def serve(uploads=4, downloads=4, share=2, pace=PACE):
-            limits = Transfers(Places("uploads", uploads, share), Places("downloads", downloads, share), pace)
+            limits = Transfers(TransferLimit("uploads", uploads, share), TransferLimit("downloads", downloads, share),
+                               pace)
             url = stack.enter_context(served(threads=2, transfers=limits, image=small.application))
 
             def connect():
@@ -170,7 +171,7 @@ class Endless(Application):
 
 @pytest.mark.parametrize("read", (0, 2 * LARGE), ids=("before it reads", "while it reads"))
 def test_a_download_whose_client_goes_away_ends(read):
-    limits, endless = Transfers(downloads=Places("downloads", 1, 1)), Endless()
+    limits, endless = Transfers(downloads=TransferLimit("downloads", 1, 1)), Endless()
     with served(transfers=limits, image=endless) as url:
         client = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         client.request("GET", "/image/x")
@@ -194,15 +195,15 @@ def test_who_keeps_up_is_never_ended():
 
 
 def test_a_place_is_given_back_once():
-    places = Places("uploads", 2, 1)
-    free = places.take(USERS["ann"])
+    limit = TransferLimit("uploads", 2, 1)
+    free = limit.take(USERS["ann"])
     with pytest.raises(TooManyRequests):
-        places.take(USERS["rea"])  # of the same project
-    places.take(USERS["bob"])
+        limit.take(USERS["rea"])  # of the same project
+    limit.take(USERS["bob"])
     with pytest.raises(Unavailable):
-        places.take(USERS["eve"])
+        limit.take(USERS["eve"])
     for _number in range(3):
-        places.take(USERS["admin"])
+        limit.take(USERS["admin"])
     free()
-    places.take(USERS["ann"])
-    assert not places._taken["nobody"]
+    limit.take(USERS["ann"])
+    assert not limit._taken["nobody"]

@@ -83,7 +83,7 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
         check(cloud, id)
     shares = cloud.parts.working.leased_actions
     eventually(lambda: not shares._hosts and not shares._others)
-    eventually(lambda: cloud.parts.working.places._free._value == WORKERS)
+    eventually(lambda: cloud.parts.working.slots._free._value == WORKERS)
 
 
 @pytest.mark.parametrize("boots", ["image", "volume"])

@@ -125,7 +125,7 @@ def _statements(cloud):
 
 
 def test_it_waits_first_where_others_wait_for_a_worker(cloud, engine, calls, monkeypatch):
-    monkeypatch.setattr(cloud.parts.working.places, "others_wait", lambda: True)
+    monkeypatch.setattr(cloud.parts.working.slots, "others_wait", lambda: True)
     id = begun(cloud)
     assert cloud.admin.settled(id)["status"] == "ACTIVE" and calls == [(id, RUNNING)]
     gone(cloud, id)

@@ -61,11 +61,11 @@ class TwoHosts:
 
     def process(self) -> EmbeddedVolumes:
         """A process of the service."""
-        return EmbeddedVolumes(self.database, self.places, self.agents, lambda _host, _image: None, Images(),
+        return EmbeddedVolumes(self.database, self.volume_hosts, self.agents, lambda _host, _image: None, Images(),
                                pools=POOLS, pause=0.0, limits={"volumes": -1, "gigabytes": -1},
                                keys=EmbeddedKeys(self.root / "certificates", self.root / "keys"))
 
-    def places(self) -> list[dict[str, Any]]:
+    def volume_hosts(self) -> list[dict[str, Any]]:
         """The hosts, as the control plane has them."""
         return [{"name": name, "endpoint": f"https://127.0.0.1:{host.port}", "disk_gb": 80,
                  "disk_gb_free": 50 - number, "up": name not in self.down}
