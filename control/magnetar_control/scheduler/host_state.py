@@ -86,7 +86,7 @@ class HostState:
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
-class KeptClaims(NamedTuple):
+class SavedClaims(NamedTuple):
     """A copy of the fields of a ``HostState`` that change when a server is placed on the host. The copy is used to
     restore these fields later."""
 

@@ -31,7 +31,7 @@ from magnetar_core.version import version_number
 from . import reserve
 from .aggregate_filters import projects_of
 from .filters import TENANTS, Filter
-from .host_state import FITS, Block, HostState, KeptClaims, Profile, Row
+from .host_state import FITS, Block, HostState, Profile, Row, SavedClaims
 from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
 from .weighers import malformed_multipliers
@@ -232,18 +232,18 @@ class HostStates:
                 host.pci.unplaced(devices)
                 self._touch(host)
 
-    def keep_claims(self, name: str) -> KeptClaims:
+    def save_claims(self, name: str) -> SavedClaims:
         """Return a copy of the host's present claims, to be passed to ``restore_claims``."""
         with self.lock:
             host = self.hosts[name]
-            return KeptClaims(host.used, host.servers, host.io_ops, host.flavors, copy(host.numa), copy(host.pci))
+            return SavedClaims(host.used, host.servers, host.io_ops, host.flavors, copy(host.numa), copy(host.pci))
 
-    def restore_claims(self, name: str, kept: KeptClaims) -> None:
-        """Undo all calls of ``used`` for the host since the call of ``keep_claims`` that returned *kept*."""
+    def restore_claims(self, name: str, saved: SavedClaims) -> None:
+        """Undo all calls of ``used`` for the host since the call of ``save_claims`` that returned *saved*."""
         with self.lock:
             host = self.hosts[name]
-            host.used, host.servers, host.io_ops, host.flavors = kept.used, kept.servers, kept.io_ops, kept.flavors
-            host.numa, host.pci = kept.numa, kept.pci
+            host.used, host.servers, host.io_ops, host.flavors = saved.used, saved.servers, saved.io_ops, saved.flavors
+            host.numa, host.pci = saved.numa, saved.pci
             self._touch(host)
 
     def refused(self, name: str) -> None:

@@ -17,7 +17,7 @@ from magnetar_control.store.claims.nic_bandwidth import (
 from magnetar_control.store.hosts.room_rows import GroupOfHosts
 
 from .choose import best_hosts, explain_refusals
-from .host_state import KeptClaims
+from .host_state import SavedClaims
 from .hosts import HostStates
 from .request_spec import RequestSpec
 
@@ -48,7 +48,7 @@ class Trial:
 
     def __init__(self, states: HostStates, inventories: Inventories) -> None:
         self.states, self.inventories = states, inventories
-        self._kept: dict[str, KeptClaims] = {}
+        self._kept: dict[str, SavedClaims] = {}
         self._taken = Counter[tuple[str, str]]()  # by host and resource class
         self._joined: dict[str, Counter[str]] = {}  # servers placed in a group, by host
         self._refused: set[Hashable] = set()  # shapes without a host: claims only grow until ``undo``
@@ -124,7 +124,7 @@ class Trial:
 
     def _claim(self, spec: RequestSpec, name: str) -> None:
         if name not in self._kept:
-            self._kept[name] = self.states.keep_claims(name)
+            self._kept[name] = self.states.save_claims(name)
         self.states.used(name, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
         self.states.busy(name, self._kept[name].io_ops)  # the servers are not there at the same moment
         if spec.group is not None:

@@ -16,7 +16,7 @@ from magnetar_core.http.connections import Connections, ConnectionSlot, counted_
 
 from .answer import JSON, Answer, Fault
 from .application import Application
-from .bodies import IncomingBody, KeptBytes, KeptShare
+from .bodies import BufferedBytes, IncomingBody, RequestBytes
 from .fair_threads import FairThreads
 from .protocol import WHOLE, SendWhole
 from .quick import RunIn, Together
@@ -71,7 +71,7 @@ class AsgiServer:
         self.apart = {RunIn.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
         self.health = FairThreads("health", HEALTH, HEALTH_SHARE, HEALTH_WAITING)
         self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
-        self.kept = KeptBytes()
+        self.kept = BufferedBytes()
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
@@ -161,7 +161,7 @@ class AsgiServer:
             raise
 
     async def _answer(self, application: Application, request: Request, receive: Any,
-                      holds: tuple[ConnectionSlot | None, KeptShare], refused: MagnetarError | None) -> Answer:
+                      holds: tuple[ConnectionSlot | None, RequestBytes], refused: MagnetarError | None) -> Answer:
         """Read the request's body, unless the handler does so itself, and return the response. *holds*: the
         connection's slot in the limit of connections, and the counter of the request's bytes in memory. *refused*: the
         error if the connection exceeds its limit."""
@@ -189,7 +189,8 @@ class AsgiServer:
             return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
                                                            f"{request.id}."))
 
-    async def _body(self, application: Application, request: Request, receive: Any, share: KeptShare) -> Answer | None:
+    async def _body(self, application: Application, request: Request, receive: Any,
+                    share: RequestBytes) -> Answer | None:
         """Read the body of a request into ``request.content``, and count its bytes in *share*. Return an error response
         if *application* does not admit the request, otherwise ``None``. Raises ``Fault``."""
         if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (

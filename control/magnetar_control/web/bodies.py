@@ -29,7 +29,7 @@ OF_ADDRESS, OF_ALL = 16 << 20, 256 << 20
 END = {"Connection": "close"}
 
 
-class KeptBytes:
+class BufferedBytes:
     """Counts the bytes of request bodies and unread responses in memory, by client address. Use it only in the event
     loop."""
 
@@ -37,16 +37,16 @@ class KeptBytes:
         self.of_address, self.of_all = of_address, of_all
         self.addresses: Counter[str] = Counter()
 
-    def share(self, address: str) -> KeptShare:
+    def share(self, address: str) -> RequestBytes:
         """Return a new counter for the bytes of one request from *address*."""
-        return KeptShare(self, counted_address(address))
+        return RequestBytes(self, counted_address(address))
 
 
-class KeptShare:
+class RequestBytes:
     """The number of bytes in memory for one request and its response. These bytes count for the client's address until
     ``free`` is called. If no other bytes of the address are in memory, ``add`` accepts any size."""
 
-    def __init__(self, counter: KeptBytes, address: str) -> None:
+    def __init__(self, counter: BufferedBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0
 
     def add(self, size: int) -> None:
@@ -76,7 +76,7 @@ class IncomingBody:
     when the client disconnects, 408 when it is too slow, 413 when the body is too long, 429 when the client's address
     has too many bytes in memory."""
 
-    def __init__(self, receive: Any, headers: Mapping[str, str], share: KeptShare) -> None:
+    def __init__(self, receive: Any, headers: Mapping[str, str], share: RequestBytes) -> None:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > BODY_LIMIT:
             raise Fault(413, f"The body has {length} bytes; at most {BODY_LIMIT} are taken.")

@@ -22,7 +22,7 @@ from magnetar_control.compute.hosts.find_host import unknown_host_error
 from magnetar_control.compute.servers import server_create
 from magnetar_control.compute.servers import servers as compute
 from magnetar_control.compute.servers.server_actions import agent_of_host
-from magnetar_control.compute.servers.server_create import NewServers, Place, Prepared
+from magnetar_control.compute.servers.server_create import NewServers, Prepared, RequestedDestination
 from magnetar_control.compute.target import ServerTarget
 from magnetar_control.documents import FlavorOfServer, PortRequest
 from magnetar_control.store.accounts.flavors import fetch_flavor_row
@@ -183,7 +183,8 @@ def _new_row(owner: Caller, proposal: Proposal, flavor: FlavorOfServer,
     groups = owner.cloud.services.network.groups(owner.context, ["default"])
     new_server = NewServers(name=proposal.name, flavor_id=flavor["id"], id=report["id"],
                         off=report["server"]["power"] == OFF)
-    prepared = Prepared(new_server, flavor, None, image, Place(None, host, None, past_filters=True), None, [],
+    prepared = Prepared(new_server, flavor, None, image, RequestedDestination(None, host, None, past_filters=True),
+                        None, [],
                         port_requests, groups, None, None, "MANUAL")
     (row,) = server_create.new_server_rows(owner, prepared, 1)
     adopted = {"domain": report["name"], "disks": [disk["path"] for disk in report["disks"] if disk["path"]],

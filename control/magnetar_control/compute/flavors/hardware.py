@@ -34,7 +34,7 @@ from magnetar_core.image_format import SECRET_UUID, is_encrypted
 #: The architecture of a server that asks for none, in messages.
 OWN = "that of its host"
 #: Fields of the image that a server's row stores.
-KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
+STORED_IMAGE_FIELDS = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
 
 
 def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
@@ -257,4 +257,4 @@ def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> 
 
 def stored_image_fields(image: Mapping[str, Any] | None) -> ImageOfServer:
     """Return those fields of *image* that are stored in a server's row; {} for a server without an image."""
-    return cast("ImageOfServer", {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {})
+    return cast("ImageOfServer", {name: image.get(name) for name in STORED_IMAGE_FIELDS} if image else {})

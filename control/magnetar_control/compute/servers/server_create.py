@@ -97,7 +97,7 @@ class NewServers:
         return self.count if self.most is None else self.most
 
 
-class Place(NamedTuple):
+class RequestedDestination(NamedTuple):
     """The availability zone and the hosts that a request for new servers names; a field is ``None`` if the request does
     not name it. *past_filters*: the host was requested as ``ZONE:HOST``, so no scheduler filter is applied."""
 
@@ -111,13 +111,13 @@ class Prepared(NamedTuple):
     """A request for new servers that has passed all checks except the quota of servers. It includes the flavor, image,
     networks and other resources that the request names."""
 
-    wanted: NewServers
+    new_servers: NewServers
     flavor: FlavorOfServer
     image: dict[str, Any] | None
-    kept_of_image: ImageOfServer
-    place: Place
+    stored_image: ImageOfServer
+    destination: RequestedDestination
     public_key: str | None
-    blocks: list[BlockDevice]
+    block_devices: list[BlockDevice]
     networks: Sequence[PortRequest]
     security_groups: list[dict[str, Any]]
     warning: str | None
@@ -131,19 +131,20 @@ class Prepared(NamedTuple):
 
 
 @use_case(CREATE)
-def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
-    """Insert the rows of the new servers *wanted*, as many as the quota allows, and queue the action ``create`` for
+def create_servers(caller: Caller, new_servers: NewServers) -> list[dict[str, Any]]:
+    """Insert the rows of *new_servers*, as many as the quota allows, and queue the action ``create`` for
     each. Return the rows. The conductors then build the servers. Errors that the API can detect are raised before
     anything is inserted."""
-    prepared, configured = prepare_servers(caller, wanted), quotas.configured_limits(caller)
+    prepared, configured = prepare_servers(caller, new_servers), quotas.configured_limits(caller)
     bounds = quotas.binding_limits(caller, configured=configured)
-    most = quotas.check_port_quota(caller, prepared.new_ports, wanted.count, wanted.limit, configured)
+    most = quotas.check_port_quota(caller, prepared.new_ports, new_servers.count, new_servers.limit, configured)
     with caller.cloud.store.cell0.write() as connection:
-        count = quotas.check_server_quota(caller, prepared.flavor, wanted.count, most, bounds, connection)
+        count = quotas.check_server_quota(caller, prepared.flavor, new_servers.count, most, bounds, connection)
         rows = new_server_rows(caller, prepared, count)
         named = server_reservations.named_resources(rows)
         servers.insert_server_rows(connection, rows, caller.request_id, prepared.warning,
-                                   password_argument(wanted.admin_pass), server_reservations.held_until(caller, named))
+                                   password_argument(new_servers.admin_pass),
+                                   server_reservations.held_until(caller, named))
         caller.cloud.store.cell0.notify(connection, servers.ACTIONS_CHANGED)
     server_reservations.reserve_named_resources(caller, named)
     return rows
@@ -206,7 +207,7 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
     flavor = find_flavor(caller, new_servers.flavor_id)
     image = find_image(caller, new_servers.image_id, flavor)
     warning = check_server_specs(caller, flavor, image) if image or not new_servers.mapping else None
-    place = _requested_place(caller, new_servers)
+    destination = _requested_destination(caller, new_servers)
     in_vain = hints.check_hints(caller, new_servers.hints)
     _check_group(caller, new_servers.hints.get("group"))
     public_key = find_public_key(caller, new_servers.key_name)
@@ -236,8 +237,8 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
         quotas.check_file_quota(limits, new_servers.files)
     stored_image = stored_image_fields(image) if image else stored_volume_image(properties)
     check_nics(flavor, stored_image, nics)
-    return Prepared(new_servers, flavor, image, stored_image, place, public_key, blocks, nics, groups, warning, trusted,
-                    new_servers.disk_config or block_devices.default_disk_config(properties))
+    return Prepared(new_servers, flavor, image, stored_image, destination, public_key, blocks, nics, groups, warning,
+                    trusted, new_servers.disk_config or block_devices.default_disk_config(properties))
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
@@ -338,25 +339,26 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
     return str(keypair.public_key)
 
 
-def _requested_place(caller: Caller, new_servers: NewServers) -> Place:
+def _requested_destination(caller: Caller, new_servers: NewServers) -> RequestedDestination:
     """Return the requested availability zone and hosts, after checking that zone and hosts exist and that the caller
     may request them. An availability zone of the form ``ZONE:HOST`` forces a host."""
     zone, forced = new_servers.availability_zone, None
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
         zone, forced = parse_forced_host(zone)
-    place = Place(zone or None, forced or new_servers.host, new_servers.hypervisor_hostname, bool(forced))
+    destination = RequestedDestination(zone or None, forced or new_servers.host, new_servers.hypervisor_hostname,
+                                       bool(forced))
     if new_servers.host or new_servers.hypervisor_hostname:
         caller.check_policy(DESTINATION)
         if forced:
             raise InvalidRequest("One mechanism with host and/or hypervisor_hostname and another mechanism with "
                                  "zone:host:node are mutually exclusive. Leave one of them out.")
-    for name in (place.host, place.hypervisor_hostname):
+    for name in (destination.host, destination.hypervisor_hostname):
         if name and name not in caller.cloud.hosts.all():
             raise InvalidRequest(f"Compute host {name} could not be found.")
     if zone:
         check_zone_exists(caller, zone)
-    return place
+    return destination
 
 
 def check_zone_exists(caller: Caller, zone: str) -> None:
@@ -388,7 +390,7 @@ def server_hostname(name: str, id: str) -> str:
 def new_server_rows(caller: Caller, prepared: Prepared, count: int) -> list[dict[str, Any]]:
     """Return the rows (column values) of *count* new servers for the request *prepared*. Raises ``InvalidField`` when
     *count* is more than one request may create."""
-    new_servers = prepared.wanted
+    new_servers = prepared.new_servers
     _check_count(caller, new_servers, count)
     shared, rows = _shared_columns(caller, prepared), []
     for at in range(count):
@@ -405,26 +407,29 @@ def new_server_rows(caller: Caller, prepared: Prepared, count: int) -> list[dict
 
 def _shared_columns(caller: Caller, prepared: Prepared) -> dict[str, Any]:
     """Return the columns with the same values in all server rows of the request *prepared*."""
-    new_servers, flavor, image, place = prepared.wanted, prepared.flavor, prepared.image, prepared.place
+    new_servers, destination = prepared.new_servers, prepared.destination
+    flavor, image = prepared.flavor, prepared.image
     moment = utc_now()
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
-    request = {"networks": prepared.networks, "blocks": prepared.blocks, "public_key": prepared.public_key,
-               "host": place.host, "hypervisor_hostname": place.hypervisor_hostname, "image": image and image["id"],
+    request = {"networks": prepared.networks, "blocks": prepared.block_devices, "public_key": prepared.public_key,
+               "host": destination.host, "hypervisor_hostname": destination.hypervisor_hostname,
+               "image": image and image["id"],
                "roles": sorted(caller.context.roles), **({"personality": new_servers.files} if new_servers.files
                                                          else {}),
-               **({"past_filters": True} if place.past_filters else {}), **({"off": True} if new_servers.off else {})}
+               **({"past_filters": True} if destination.past_filters else {}),
+               **({"off": True} if new_servers.off else {})}
     return {
         "project_id": caller.project, "user_id": caller.context.user_id, "vm_state": "building",
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": new_servers.description,
-        "availability_zone": place.zone or caller.settings.default_schedule_zone,
-        "pinned_availability_zone": place.zone, "flavor_id": flavor["id"], "flavor": servers.json_text(flavor),
-        "image_id": image["id"] if image else None, "image": servers.json_text(prepared.kept_of_image),
+        "availability_zone": destination.zone or caller.settings.default_schedule_zone,
+        "pinned_availability_zone": destination.zone, "flavor_id": flavor["id"], "flavor": servers.json_text(flavor),
+        "image_id": image["id"] if image else None, "image": servers.json_text(prepared.stored_image),
         "key_name": new_servers.key_name, "metadata": servers.json_text(new_servers.metadata),
         "tags": servers.json_text(new_servers.tags),
         "user_data": new_servers.user_data, "config_drive": new_servers.config_drive,
         "access_ip_v4": new_servers.access_ip_v4,
         "access_ip_v6": new_servers.access_ip_v6, "disk_config": prepared.disk_config,
-        "root_device_name": root_name(flavor, prepared.kept_of_image), "reservation_id": reservation,
+        "root_device_name": root_name(flavor, prepared.stored_image), "reservation_id": reservation,
         "security_groups": servers.json_text(prepared.security_groups),
         "request": servers.json_text(request), "hints": servers.json_text(new_servers.hints),
         "trusted_certs": prepared.trusted_certs,

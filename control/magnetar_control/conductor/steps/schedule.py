@@ -77,9 +77,9 @@ def run_scheduling(work: RunningAction) -> None:
     again = work.action.attempts > 1
     if again and (cell_database := _cell_with_server(work)):
         with work.database.write() as source:
-            for leaving_server in servers.remove_scheduled_servers(source, [work.id]):
+            for scheduled_server in servers.remove_scheduled_servers(source, [work.id]):
                 with statement_timeout(PATIENCE), cell_database.write() as connection:
-                    servers.insert_late_actions(connection, leaving_server)
+                    servers.insert_late_actions(connection, scheduled_server)
                     cell_database.notify(connection, servers.ACTIONS_CHANGED)
         return
     placed = None
@@ -137,21 +137,22 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
-        leaving = [(leaving_server, going[leaving_server.server["id"]])
-                   for leaving_server in servers.remove_scheduled_servers(source, going)]
-        if leaving:
+        scheduled = [(scheduled_server, going[scheduled_server.server["id"]])
+                     for scheduled_server in servers.remove_scheduled_servers(source, going)]
+        if scheduled:
             with statement_timeout(PATIENCE):  # leases of cell0 are not renewed while this waits
-                _write_to_cell(target, leaving, began)
+                _write_to_cell(target, scheduled, began)
 
 
-def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Insert the rows of the servers *leaving* cell0 into the cell *target*. For each build that begins immediately,
-    count the build as an action of its host, and set ``continuation`` of the server's ``RunningAction`` (its running
-    action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
-    conductor = leaving[0][1].work.conductor
-    works = {placed.work.id: placed.work for _left, placed in leaving}
+def _write_to_cell(target: Database, scheduled: Sequence[tuple[servers.ScheduledServer, Placed]], began: str) -> None:
+    """Insert the rows of the *scheduled* servers of cell0 into the cell *target*. For each build that begins
+    immediately, count the build as an action of its host, and set ``continuation`` of the server's ``RunningAction``
+    (its running action), so that this conductor runs the build next. *began*: the time when the scheduling of the
+    servers began."""
+    conductor = scheduled[0][1].work.conductor
+    works = {placed.work.id: placed.work for _left, placed in scheduled}
     with conductor.choosing(target) as mine:
-        arrived, events = _write_servers(target, leaving, began, mine)
+        arrived, events = _write_servers(target, scheduled, began, mine)
         for arrived_server in arrived:
             conductor.leased_actions.begin((target.name, arrived_server.creation.id), arrived_server.creation.host)
     for arrived_server in arrived:
@@ -159,23 +160,23 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
             target, arrived_server.creation, arrived_server.server, events[arrived_server.creation.id])
 
 
-def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
+def _write_servers(target: Database, scheduled: Sequence[tuple[servers.ScheduledServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
-    """Insert the rows of the servers *leaving* cell0 into the cell *target*. *began*: the time when the scheduling of
-    the servers began. *begins*: whether builds may begin now. If true, as many builds begin on each host as the host's
-    limit allows. The other builds wait in the cell's queue.
+    """Insert the rows of the *scheduled* servers of cell0 into the cell *target*. *began*: the time when the scheduling
+    of the servers began. *begins*: whether builds may begin now. If true, as many builds begin on each host as the
+    host's limit allows. The other builds wait in the cell's queue.
 
     Return the servers whose builds begin, and a mapping of the action's id to the id of its first event.
     """
-    work = leaving[0][1].work
+    work = scheduled[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
-    begun: list[tuple[servers.LeavingServer, str]] = []
-    queued: list[tuple[servers.LeavingServer, str]] = []
-    hosts = {placed.host for _left, placed in leaving}
+    begun: list[tuple[servers.ScheduledServer, str]] = []
+    queued: list[tuple[servers.ScheduledServer, str]] = []
+    hosts = {placed.host for _left, placed in scheduled}
     with target.write() as connection:
         room = conductor.room(target, connection, hosts, work.action.kind) if begins else Counter[str]()
-        for leaving_server, placed in leaving:
-            (begun if room[placed.host] > 0 else queued).append((leaving_server, placed.host))
+        for scheduled_server, placed in scheduled:
+            (begun if room[placed.host] > 0 else queued).append((scheduled_server, placed.host))
             room[placed.host] -= 1
         begin = partial(actions.insert_running_actions, target, connection, conductor.holder)
         arrived = servers.insert_scheduled_servers(connection, begun, begin) if begun else []
@@ -188,7 +189,7 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
         if conductor.notifications:
             _notify_selected(conductor, connection, arrived, begun=True)
             _notify_selected(conductor, connection, waiting, begun=False)
-        if len(arrived) < len(leaving) or not all(arrived_server.no_other_action for arrived_server in arrived):
+        if len(arrived) < len(scheduled) or not all(arrived_server.no_other_action for arrived_server in arrived):
             target.notify(connection, servers.ACTIONS_CHANGED)
     return arrived, events
 

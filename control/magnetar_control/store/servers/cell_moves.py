@@ -35,7 +35,7 @@ from .migrations import MigrationRow
 from .server_row import ServerRow
 
 
-class LeavingRows(NamedTuple):
+class MovingRows(NamedTuple):
     """All rows of a server that moves to another cell, as read from the source cell."""
 
     server: ServerRow
@@ -44,18 +44,18 @@ class LeavingRows(NamedTuple):
     migrations: Sequence[MigrationRow]
 
 
-def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
+def fetch_moving_rows(connection: Connection, id: str) -> MovingRows:
     """Return all rows of a server that moves to another cell: the server, its actions, events and migrations."""
     server = connection.execute(select(servers).where(servers.c.id == id)).one()
     server_actions = ActionRow.selection(actions).where(actions.c.server_id == id).order_by(actions.c.id)
     events = ActionEvent.selection(action_events).join_from(action_events, actions).where(
         actions.c.server_id == id).order_by(action_events.c.id)
     moves = select(migrations).where(migrations.c.server_id == id).order_by(migrations.c.id)
-    return LeavingRows(ServerRow(server), ActionRow.several(connection.execute(server_actions)),
-                       ActionEvent.several(connection.execute(events)), MigrationRow.several(connection.execute(moves)))
+    return MovingRows(ServerRow(server), ActionRow.several(connection.execute(server_actions)),
+                      ActionEvent.several(connection.execute(events)), MigrationRow.several(connection.execute(moves)))
 
 
-def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
+def insert_moving_rows(connection: Connection, source_rows: MovingRows) -> bool:
     """Insert the rows of a server that comes from another cell; the server's running actions become queued ones.
     Replaces old rows that the server left in this cell when it moved away earlier. Return ``False``, with nothing
     changed, when the server's rows have already been inserted."""

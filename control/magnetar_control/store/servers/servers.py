@@ -376,7 +376,7 @@ def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]
          "state": "queued", "args": json_text(args or {}), "kind": "build", "message": message} for row in rows])
 
 
-class LeavingServer(NamedTuple):
+class ScheduledServer(NamedTuple):
     """The rows of a server and its actions after they were removed from cell0, because the scheduler has chosen a host
     in a cell. The actions have no events yet."""
 
@@ -384,7 +384,7 @@ class LeavingServer(NamedTuple):
     actions: Sequence[RowMapping]
 
 
-def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
+def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> list[ScheduledServer]:
     """Remove servers and their actions from cell0, and return the removed rows. Servers that are no longer in cell0 are
     skipped.
 
@@ -398,7 +398,8 @@ def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> li
     # Requests for actions lock the server's row first, so all committed actions are seen here.
     for action in connection.execute(_FORGET_ACTIONS, {"ids": list(actions_by_server)}).mappings():
         actions_by_server[action["server_id"]].append(action)
-    return [LeavingServer(server, sorted(actions_by_server[server["id"]], key=itemgetter("id"))) for server in removed]
+    return [ScheduledServer(server, sorted(actions_by_server[server["id"]], key=itemgetter("id")))
+            for server in removed]
 
 
 class ArrivedServer(NamedTuple):
@@ -421,23 +422,24 @@ def build_task_state(request: Mapping[str, Any]) -> str:
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 
 
-def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
+def insert_scheduled_servers(connection: Connection, scheduled: Sequence[tuple[ScheduledServer, str]],
                              begin: Begin | None = None) -> list[ArrivedServer]:
-    """Insert servers from cell0 into their cell, and return them. *leaving*: each removed server with the host that the
-    scheduler has chosen. Skips servers that are already in the cell.
+    """Insert servers from cell0 into their cell, and return them. *scheduled*: each removed server with the host that
+    the scheduler has chosen. Skips servers that are already in the cell.
 
     By default, the create actions are queued again. *begin*: a function that instead inserts the create actions as
     running ones and returns the actions' rows; in this case, the servers get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
-    for leaving_server, host in leaving:
-        task, starts = leaving_server.server["task_state"], begin and leaving_server.server["task_state"] != DELETING
-        task = build_task_state(orjson.loads(leaving_server.server["request"])) if starts else task
-        new.append({**leaving_server.server, "host": leaving_server.server["host"] or host, "task_state": task})
+    for scheduled_server, host in scheduled:
+        task = scheduled_server.server["task_state"]
+        starts = begin and task != DELETING
+        task = build_task_state(orjson.loads(scheduled_server.server["request"])) if starts else task
+        new.append({**scheduled_server.server, "host": scheduled_server.server["host"] or host, "task_state": task})
     inserted = _entered(connection, drop_null_columns(new))
     insert_filter_rows(connection, (row for row in new if row["id"] in inserted))
-    for leaving_server, host in leaving:
-        for action in leaving_server.actions if leaving_server.server["id"] in inserted else ():
+    for scheduled_server, host in scheduled:
+        for action in scheduled_server.actions if scheduled_server.server["id"] in inserted else ():
             values = {name: value for name, value in action.items() if name != "id"}
             if action["action"] == "create" and action["state"] == "running":
                 creations.append({**values, "state": "queued", "holder": None, "lease_until": None,
@@ -452,9 +454,9 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
         created = {row.server_id: row for row in creation_rows}
     if other_actions:
         connection.execute(_ASKED, other_actions)
-    return [ArrivedServer(inserted[leaving_server.server["id"]], created[leaving_server.server["id"]],
-                          no_other_action=len(leaving_server.actions) == 1)
-            for leaving_server, _host in leaving if leaving_server.server["id"] in created]
+    return [ArrivedServer(inserted[scheduled_server.server["id"]], created[scheduled_server.server["id"]],
+                          no_other_action=len(scheduled_server.actions) == 1)
+            for scheduled_server, _host in scheduled if scheduled_server.server["id"] in created]
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
@@ -466,15 +468,15 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
     return {row.id: ServerRow(row) for row in insert_returning_rows(connection, _NEW, servers.c.id, new)}
 
 
-def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
+def insert_late_actions(connection: Connection, scheduled_server: ScheduledServer) -> None:
     """Copy those actions of a server to its cell that were requested in cell0 after the server's row was copied. This
     is needed when a crash has left the server in both databases."""
-    for action in leaving_server.actions:
+    for action in scheduled_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
                 action["action"]].task == DELETING:
-            connection.execute(_CANCELLED, {"at": leaving_server.server["id"]})
-            connection.execute(_CHANGED, {"at": leaving_server.server["id"], "task_state": DELETING,
+            connection.execute(_CANCELLED, {"at": scheduled_server.server["id"]})
+            connection.execute(_CHANGED, {"at": scheduled_server.server["id"], "task_state": DELETING,
                                           "updated_at": utc_now()})
 
 

@@ -16,7 +16,7 @@ from magnetar_control.services import Context
 from magnetar_control.web import Answer, Fault, Request, bodies
 from magnetar_control.web.application import Routed, by_token, guarded_route
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.bodies import KeptBytes
+from magnetar_control.web.bodies import BufferedBytes
 from magnetar_control.web.transfers import Pace
 from magnetar_core.http import stalled
 from magnetar_core.http.connections import Connections
@@ -128,7 +128,7 @@ def test_one_address_has_so_many_bytes(port: int, clients: contextlib.ExitStack,
 
 
 def test_when_all_is_taken_an_address_may_still_have_one_body() -> None:
-    kept = KeptBytes(4 << 20, 4 << 20)
+    kept = BufferedBytes(4 << 20, 4 << 20)
     kept.share("192.0.2.1").add(4 << 20)
     other = kept.share("192.0.2.2")
     other.add(bodies.BODY_LIMIT)

@@ -80,5 +80,5 @@ def new_password() -> str:
 
 OPERATIONS = (
     ApiOperation(method="POST", path="/servers", name="servers.create", use=server_create.create_servers, body=BODY,
-                 status=202, given=lambda call: {"wanted": _wanted(call)}, shown=_answer),
+                 status=202, given=lambda call: {"new_servers": _wanted(call)}, shown=_answer),
 )
