@@ -27,7 +27,7 @@ from .host_state import FITS, Block, HostState, Profile, bounds_of_rows
 from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
-from .weighers import Sum, sum_of, weight_bound, weights_of_rows
+from .weighers import WeightSum, sum_of, weight_bound, weights_of_rows
 
 #: Filters that read the image of a server, which a rebuild may change (Nova's RUN_ON_REBUILD).
 OF_IMAGES = frozenset(("TraitsFilter", "IsolatedAggregatesFilter", "IsolatedHostsFilter",
@@ -177,11 +177,11 @@ def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: 
     list if none passes. The numbers of the custom weighers in *rules* are appended to the row of each host: the tuple
     of its numbers, such as free memory."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
-    if spec.only is not None or single or rules.own:
+    if spec.only is not None or single or rules.computed_weighers:
         names = states.hosts if spec.only is None else spec.only
         hosts = [states.hosts[name] for name in names if name in states.hosts]
         passed = [(host, (*host.row(spec.mates.get(host.name, 0)),
-                          *(weigher.worth(host, spec) for weigher in rules.own)))
+                          *(weigher.worth(host, spec) for weigher in rules.computed_weighers)))
                   for host in hosts if all(host_filter.passes(host, spec) for host_filter in filters)]
         return [Block(host.profile, [host], [row], row, row) for host, row in passed]
     shared = [host_filter for host_filter in filters if host_filter.sight == PROFILE]
@@ -263,11 +263,11 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
-    sums: dict[tuple[Profile | None, str], Sum] = {}
-    heap: list[tuple[float, float, int, Block | HostState, Iterator[_Weighed], Sum]] = []
+    sums: dict[tuple[Profile | None, str], WeightSum] = {}
+    heap: list[tuple[float, float, int, Block | HostState, Iterator[_Weighed], WeightSum]] = []
     number, chance = counted(step=-1), random.random if random else float
 
-    def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
+    def push(them: Iterator[_Weighed], turn: float, whole: WeightSum) -> None:
         """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if the
         iterator is exhausted. The heap is ordered by weight; among equal weights, the order is by *turn* (a number that
         is random or follows the order of the blocks), and then the latest push comes first, so that a host comes before
@@ -278,7 +278,7 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     for at, part in enumerate(parts):
         key = (part.profile if part.profile.aggregates else None), part.profile.cell_id  # all that a sum depends on
         if key not in sums:
-            sums[key] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
+            sums[key] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.computed_weighers)
         turn = 1 - chance() ** (1 / part.size) if random else at  # distributed as the least of ``size`` random numbers
         push(iter([(weight_bound(part.low, part.high, sums[key]), part)]), turn, sums[key])
     while heap:
@@ -290,7 +290,7 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
             yield -value, heaviest
 
 
-def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
+def _ordered(block: Block, whole: WeightSum, chance: float) -> Iterator[_Weighed]:
     """Return an iterator of (weight, host) for the hosts of *block* (a group of similar hosts), or of (upper bound of
     the weights, block) for the smaller blocks in it, greatest first. *whole*: the formula of the weights. *chance*: a
     random number from 0 to 1 that chooses which of several equal first elements comes first."""

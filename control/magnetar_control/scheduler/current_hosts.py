@@ -22,8 +22,8 @@ def read_current_hosts(store: Store, settings: Settings) -> HostStates:
     with store.api.read() as connection:
         rows, groups = hosts.fetch_host_rows(connection), aggregates.fetch_aggregate_rows(connection)
     states.refresh(rows, groups)
-    look = partial(cell_look.read_cell_hosts, settings.host_down_after, states.rules.looks_at_flavors)
-    cell_states = scatter_gather(store, look, settings.cell_timeout)
+    read_snapshot = partial(cell_look.read_cell_hosts, settings.host_down_after, states.rules.looks_at_flavors)
+    cell_states = scatter_gather(store, read_snapshot, settings.cell_timeout)
     for row in rows:
         states.seen(row.name, cell_states.get(row.cell_id) or cell_look.NOTHING)
     return states

@@ -410,7 +410,7 @@ def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIO
     requested_names, known_names = set(names), dict.fromkeys(host_filter.name for host_filter in FILTERS)
     for name in sorted(requested_names & REFUSED.keys()):
         raise ValueError(f"{name} would do nothing here: {REFUSED[name]}. Remove it.")
-    added = {name: own.load_own_function(own.GROUP_FILTERS, name) for name in names if name not in known_names}
+    added = {name: own.load_custom_function(own.GROUP_FILTERS, name) for name in names if name not in known_names}
     for wrong in sorted(name for name, function in added.items() if function is None):
         near = difflib.get_close_matches(wrong, known_names, 1)
         raise ValueError(f"there is no filter {wrong!r}; " + (f"did you mean {near[0]}? " if near else "") +
@@ -419,7 +419,7 @@ def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIO
     applied = [host_filter.under(options) for host_filter in FILTERS
                if (host_filter.name in requested_names or host_filter.name not in (*USUAL, *OPTIONAL))
                and host_filter.active(options)]
-    return (*applied, *(Filter(name, HOST, own.guard_own_function(name, function, False),
+    return (*applied, *(Filter(name, HOST, own.guard_custom_function(name, function, False),
                                lambda spec: not spec.past_filters)
                         for name, function in added.items() if function is not None))
 

@@ -22,7 +22,7 @@ import orjson
 
 from magnetar_control.store.claims.allocations import Amounts
 from magnetar_control.store.hosts.aggregates import Aggregate
-from magnetar_control.store.hosts.cell_look import CellLook
+from magnetar_control.store.hosts.cell_look import CellSnapshot
 from magnetar_control.store.hosts.disk_folders import usable_folder_id
 from magnetar_control.store.hosts.host_row import HostRow, HostSummary
 from magnetar_core.hardware.numa import Needs
@@ -192,19 +192,19 @@ class HostStates:
             else:
                 self.refused_hosts.discard(name)
 
-    def seen(self, name: str, look: CellLook) -> None:
-        """Update the host *name* from *look*, which contains the heartbeats and other current data of all hosts of its
-        cell."""
+    def seen(self, name: str, snapshot: CellSnapshot) -> None:
+        """Update the host *name* from *snapshot*, which contains the heartbeats and other current data of all hosts of
+        its cell."""
         with self.lock:
-            heartbeat = look.up.get(name)
+            heartbeat = snapshot.up.get(name)
             self.up(name, heartbeat is not None)
-            if look.refused or self.refused_hosts:
-                self.set_refused(name, refused=name in look.refused)
-            self.busy(name, look.io_ops.get(name, 0))
+            if snapshot.refused or self.refused_hosts:
+                self.set_refused(name, refused=name in snapshot.refused)
+            self.busy(name, snapshot.io_ops.get(name, 0))
             if heartbeat:
                 self.save_report(name, heartbeat.get("metrics") or {}, heartbeat.get("images") or ())
-            if look.flavors is not None and (host := self.hosts.get(name)):
-                host.flavors = frozenset(look.flavors.get(name, ()))
+            if snapshot.flavors is not None and (host := self.hosts.get(name)):
+                host.flavors = frozenset(snapshot.flavors.get(name, ()))
 
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
              devices: Mapping[str, int] = MappingProxyType({})) -> None:

@@ -17,7 +17,7 @@ GROUP_FILTERS, GROUP_WEIGHERS = "magnetar.filters", "magnetar.weighers"
 Function = Callable[[HostState, RequestSpec], Any]
 
 
-def load_own_function(group: str, name: str) -> Function | None:
+def load_custom_function(group: str, name: str) -> Function | None:
     """Return the custom filter or weigher function *name*, loaded from the entry points of *group* in installed
     packages; ``None`` if no package has such a function. Raises ``ValueError`` if the entry point cannot be loaded or
     is not callable."""
@@ -33,7 +33,7 @@ def load_own_function(group: str, name: str) -> Function | None:
     return None
 
 
-def guard_own_function(name: str, function: Function, otherwise: Any) -> Function:
+def guard_custom_function(name: str, function: Function, otherwise: Any) -> Function:
     """Return a wrapper of the custom filter or weigher *function*. If *function* raises an error for a host, the
     wrapper logs the error with *name*, and returns *otherwise*."""
     def call(host: HostState, spec: RequestSpec) -> Any:

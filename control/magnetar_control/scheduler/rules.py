@@ -15,7 +15,7 @@ from .filters import USUAL_FILTERS, Filter, applied_filters
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec
-from .weighers import MULTIPLIER, USUAL, Multipliers, OwnWeigher, image_locality
+from .weighers import MULTIPLIER, USUAL, ComputedWeigher, Multipliers, image_locality
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Rules:
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS
     subset: int = 1  # the first host is drawn from this many of the best (Nova's host_subset_size)
-    own: tuple[OwnWeigher, ...] = ()
+    computed_weighers: tuple[ComputedWeigher, ...] = ()
     options: Options = USUAL_OPTIONS  # settings of the filters, and of metrics
 
     @property
     def reads_reports(self) -> bool:
         """Return whether a weigher or filter uses the metrics and images that hosts report."""
-        return bool(self.options.metrics or self.own)
+        return bool(self.options.metrics or self.computed_weighers)
 
     @property
     def looks_at_flavors(self) -> bool:
@@ -64,7 +64,7 @@ def scheduler_rules(settings: Settings) -> Rules:
     except ValueError as error:
         raise InvalidSettings(f"enabled_filters: {error}") from None
     _check(filters, options)
-    return Rules(Multipliers(**multipliers), filters, settings.host_subset_size, _own_weighers(settings), options)
+    return Rules(Multipliers(**multipliers), filters, settings.host_subset_size, _computed_weighers(settings), options)
 
 
 def options_of(settings: Settings) -> Options:
@@ -97,17 +97,17 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
     return numbers
 
 
-def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
+def _computed_weighers(settings: Settings) -> tuple[ComputedWeigher, ...]:
     """Return the image locality weigher, and the custom weighers that the setting ``weighers`` names, loaded from
     installed packages. Weighers whose multiplier is 0 are left out. Raises ``InvalidSettings``."""
-    weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
+    weighers = [ComputedWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:
-            function = own.load_own_function(own.GROUP_WEIGHERS, name)
+            function = own.load_custom_function(own.GROUP_WEIGHERS, name)
         except ValueError as error:
             raise InvalidSettings(f"weighers: {error}.") from None
         if function is None:
             raise InvalidSettings(f"weighers: no installed package has an entry point {name!r} of the group "
                                   f"{own.GROUP_WEIGHERS}.")
-        weighers.append(OwnWeigher(name, own.guard_own_function(name, function, 0.0), multiplier))
+        weighers.append(ComputedWeigher(name, own.guard_custom_function(name, function, 0.0), multiplier))
     return tuple(weigher for weigher in weighers if weigher.multiplier)

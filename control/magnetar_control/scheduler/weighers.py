@@ -60,7 +60,7 @@ WEIGHERS: tuple[Weigher, ...] = (
     Weigher("soft_affinity", MATES, 1, "soft-affinity"), Weigher("soft_anti_affinity", MATES, -1, "soft-anti-affinity"))
 
 
-class OwnWeigher(NamedTuple):
+class ComputedWeigher(NamedTuple):
     """A weigher, for example a custom weigher, whose number is not stored for each host like the free memory.
     ``worth(host, spec)`` computes the number for each host that passed the filters; this is slower than reading it.
     ``multiplier``: from the settings."""
@@ -75,7 +75,7 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
     return float(spec.image_id in host.images)
 
 
-class Term(NamedTuple):
+class WeightTerm(NamedTuple):
     """The contribution of a single weigher to the weight of a host: ``worth`` * (number - ``low``) / ``span``. The
     weigher compares hosts by this number, for example their free memory: the element ``at`` of the tuple of numbers
     that describe a host (``Row``). ``low``: the lowest number of all hosts that passed the filters. ``span``: their
@@ -87,21 +87,21 @@ class Term(NamedTuple):
     worth: float
 
 
-class Sum(NamedTuple):
+class WeightSum(NamedTuple):
     """The formula for the weights of hosts that have the same ``Profile`` (properties such as zone and aggregates):
     ``base`` plus the contributions of the weighers in ``terms``. ``base``: 0, or a negative number for hosts of another
     cell than the server that is moved."""
 
     base: float
-    terms: Sequence[Term]
+    terms: Sequence[WeightTerm]
 
 
 def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row,
-           own_weighers: Sequence[OwnWeigher] = ()) -> Sum:
+           computed_weighers: Sequence[ComputedWeigher] = ()) -> WeightSum:
     """Return the formula for the weights of hosts of *profile*. *low*, *high*: the minimum and maximum of each number
     that describes a host, such as free memory, among the hosts that passed the filters.
 
-    *own_weighers*: custom weighers; their numbers are at the end of *low* and *high*. The metadata
+    *computed_weighers*: custom weighers; their numbers are at the end of *low* and *high*. The metadata
     ``<name>_weight_multiplier`` of a host's aggregates overrides *multipliers*. If several aggregates have it, the
     lowest value applies; values that are not numbers are ignored.
     """
@@ -112,13 +112,13 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
         if span and weigher.policy in (None, policy):
             multiplier = _multiplier(profile, weigher.name, multipliers)
             if multiplier:
-                terms.append(Term(weigher.at, low[weigher.at], span, multiplier * weigher.sign))
-    for at, own_weigher in enumerate(own_weighers, len(low) - len(own_weighers)):
-        multiplier = _overridden(profile, own_weigher.name + MULTIPLIER, own_weigher.multiplier)
+                terms.append(WeightTerm(weigher.at, low[weigher.at], span, multiplier * weigher.sign))
+    for at, computed_weigher in enumerate(computed_weighers, len(low) - len(computed_weighers)):
+        multiplier = _overridden(profile, computed_weigher.name + MULTIPLIER, computed_weigher.multiplier)
         if (span := high[at] - low[at]) and multiplier:
-            terms.append(Term(at, low[at], span, multiplier))
+            terms.append(WeightTerm(at, low[at], span, multiplier))
     leaves = spec.near_cell is not None and profile.cell_id != spec.near_cell
-    return Sum(-_multiplier(profile, "cross_cell_move", multipliers) if leaves else 0.0, terms)
+    return WeightSum(-_multiplier(profile, "cross_cell_move", multipliers) if leaves else 0.0, terms)
 
 
 def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
@@ -126,7 +126,7 @@ def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
     return _overridden(profile, name + MULTIPLIER, usual) if profile.aggregates else usual
 
 
-def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
+def weights_of_rows(rows: Sequence[Row], whole: WeightSum) -> list[float]:
     """Return the weight of each host by the formula *whole*. *rows*: for each host, the tuple of numbers that describe
     it, such as free memory."""
     totals = [whole.base] * len(rows)
@@ -135,7 +135,7 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
     return totals
 
 
-def weight_bound(low: Row, high: Row, whole: Sum) -> float:
+def weight_bound(low: Row, high: Row, whole: WeightSum) -> float:
     """Return an upper bound of the weights that the formula *whole* gives to hosts whose numbers, such as free memory,
     lie between those of *low* and *high*. The bound also holds after rounding, because ``weights_of_rows`` is monotone
     in each number."""

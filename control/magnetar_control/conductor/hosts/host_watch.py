@@ -146,21 +146,21 @@ class HostWatch:
         if taken := host_leases.take_host_leases(conductor.database, conductor.holder, [
                 name for name in names if name not in self._loop.names]):
             self._loop.add(taken)
-        look = partial(cell_look.read_cell_hosts, conductor.settings.host_down_after,
-                       conductor.states.rules.looks_at_flavors)
-        self._looked(names, look(conductor.database))
+        read_snapshot = partial(cell_look.read_cell_hosts, conductor.settings.host_down_after,
+                                conductor.states.rules.looks_at_flavors)
+        self._update_hosts(names, read_snapshot(conductor.database))
         if not self._loop.names:  # other conductors watch all hosts of the cell; otherwise the loop notes its attempt
             conductor.begin_settling()
         other_cells = [(cell, database) for cell, database in conductor.store.databases()
                        if cell.id not in (conductor.cell.id, CELL0)]
-        looks_by_cell = scatter_gather_cells(other_cells, look, LOOK)
-        for cell_id, cell_state in looks_by_cell.items():
-            self._looked([name for name, host in list(conductor.states.hosts.items())
-                          if host.profile.cell_id == cell_id], cell_state or cell_look.NOTHING)
+        snapshots_by_cell = scatter_gather_cells(other_cells, read_snapshot, LOOK)
+        for cell_id, snapshot in snapshots_by_cell.items():
+            self._update_hosts([name for name, host in list(conductor.states.hosts.items())
+                                if host.profile.cell_id == cell_id], snapshot or cell_look.NOTHING)
 
-    def _looked(self, names: Sequence[str], cell_state: cell_look.CellLook) -> None:
+    def _update_hosts(self, names: Sequence[str], snapshot: cell_look.CellSnapshot) -> None:
         for name in names:
-            self.conductor.states.seen(name, cell_state)
+            self.conductor.states.seen(name, snapshot)
 
     def _follow(self, name: str, event: str, document: Mapping[str, Any]) -> None:
         with self.conductor.client(name) as client:

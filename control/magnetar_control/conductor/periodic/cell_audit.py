@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The audit of a cell by one of its conductors, in small parts: one turn at a time.
+"""The audit of a cell by one of its conductors, in small parts: one run at a time.
 
-A turn reads, in this order: the subjects of the last turn's findings (the suspects), stuck servers, servers with a new
-action, and then some pages of a slow pass over the whole cell. A small cell is read as a whole in each turn.
+A run reads, in this order: the subjects of the last run's findings (the suspects), stuck servers, servers with a new
+action, and then some pages of a slow pass over the whole cell. A small cell is read as a whole in each run.
 
-The progress is stored when the next turn has read the suspects again. If a conductor dies before that, its successor
+The progress is stored when the next run has read the suspects again. If a conductor dies before that, its successor
 reads the same pages once more.
 """
 
@@ -26,7 +26,7 @@ from .audit_state import AuditState, AuditSubjects, Finding
 from .repair import REPAIRS
 
 log = logging.getLogger(__name__)
-#: The most pages of changed servers in a turn; the most pages of the slow pass, most of which are empty.
+#: The most pages of changed servers in a run; the most pages of the slow pass, most of which are empty.
 CHANGED_PAGES, SLOW_PAGES = 10, 20
 
 
@@ -36,7 +36,7 @@ class CellAudit:
 
     def __init__(self, conductor: Conductor, repair: Callable[[AuditState, Finding], None]) -> None:
         self.conductor, self.repair = conductor, repair
-        #: Findings of the last turn, each with the subjects of a page that shows it again; only lasting ones count.
+        #: Findings of the last run, each with the subjects of a page that shows it again; only lasting ones count.
         self.suspects: Mapping[Finding, AuditSubjects] = {}
         self.reported: set[Finding] = set()
         #: Servers that had an action when they were read as changed. They are read again.
@@ -45,26 +45,26 @@ class CellAudit:
         self._mark: AuditMark | None = None
         self._stored: AuditMark | None = None
 
-    def run_turn(self, rest: Callable[[float], object]) -> list[Finding]:
+    def run_next_part(self, rest: Callable[[float], object]) -> list[Finding]:
         """Run the next part of the audit: read some pages (batches of servers and hosts), and repair the findings that
         the previous run also had. Return these findings. *rest*: a function that is called after each page with the
         seconds that the page took, and may pause."""
         conductor = self.conductor
         up = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
               and host.profile.up]
-        turn = AuditTurn(self, AuditReader(conductor.store, conductor.agents, conductor.services,
-                                           [conductor.cell.id], up), rest)
+        run = AuditRun(self, AuditReader(conductor.store, conductor.agents, conductor.services,
+                                         [conductor.cell.id], up), rest)
         mark = self._load_mark()
         try:
             for subjects in merge_subjects(self.suspects.values()):
-                turn.read_page(subjects, fresh=False)
+                run.read_page(subjects, fresh=False)
             self._store_mark(mark)
-            turn.read_page(stuck_servers(turn.reader))
-            mark = self._read_changed(turn, mark)
-            mark = self._read_on(turn, mark)
+            run.read_page(stuck_servers(run.reader))
+            mark = self._read_changed(run, mark)
+            mark = self._read_on(run, mark)
         finally:
-            self.suspects, self.reported, self._mark = turn.suspects(), set(turn.lasting), mark
-        return list(turn.lasting)
+            self.suspects, self.reported, self._mark = run.suspects(), set(run.lasting), mark
+        return list(run.lasting)
 
     def _load_mark(self) -> AuditMark:
         """Return the position of the audit in the cell: the stored position if another conductor has changed it, the
@@ -82,7 +82,7 @@ class CellAudit:
                 audit_marks.save_audit_mark(connection, mark)
             self._stored = mark
 
-    def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
+    def _read_changed(self, run: AuditRun, mark: AuditMark) -> AuditMark:
         """Audit the servers with actions that began since the last run, and the servers whose action was unfinished in
         the last run. Return the new position of the audit."""
         busy: set[str] = set()
@@ -90,7 +90,7 @@ class CellAudit:
         for _page in range(CHANGED_PAGES):
             with self.conductor.database.read() as connection:
                 acted = audit_marks.fetch_acted_servers(connection, mark.action_id, PAGE)
-            state = turn.read_page(AuditSubjects(frozenset(ids.union(id for _number, id in acted))))
+            state = run.read_page(AuditSubjects(frozenset(ids.union(id for _number, id in acted))))
             busy.update(id for id, row in state.servers.items() if row.busy)
             ids = set()
             if acted:
@@ -100,12 +100,12 @@ class CellAudit:
         self._busy = frozenset(sorted(busy)[:PAGE])
         return mark
 
-    def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
+    def _read_on(self, run: AuditRun, mark: AuditMark) -> AuditMark:
         """Continue the pass over the whole cell from the position *mark* until one page of servers is read. Return the
         new position."""
         count = 0
-        for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
-            count += len(turn.read_page(subjects).ids)
+        for subjects, position in itertools.islice(audit_pages(run.reader, mark.position), SLOW_PAGES):
+            count += len(run.read_page(subjects).ids)
             if self.conductor.over.is_set():
                 break
             mark = mark._replace(position=position)
@@ -114,7 +114,7 @@ class CellAudit:
         return mark
 
 
-class AuditTurn:
+class AuditRun:
     """One run of the periodic audit of a cell (``CellAudit``). ``found``: its findings, each with the servers or hosts
     that the next run reads again to confirm or drop the finding. ``lasting``: the findings that the previous run had
     too."""

@@ -173,7 +173,7 @@ class Periodic:
         """Run the next part of the audit, which compares the cell's database with services and hosts. Return the
         findings that the previous run had too. *rest*: a function that is called after each page (batch of servers and
         hosts) with the seconds that the page took, and may pause."""
-        return self._cell_audit.run_turn(rest)
+        return self._cell_audit.run_next_part(rest)
 
     def drain_hosts(self) -> None:
         """Continue the drains of hosts (``host_drains``). While the cell has no drains, send no query until the API

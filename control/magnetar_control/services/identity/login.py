@@ -17,7 +17,7 @@ from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unaut
 from magnetar_core.values import Text
 
 from . import assignments, passwords, tables
-from .login_failures import Attempt
+from .login_failures import CredentialCheck
 from .resources import DEFAULT, Row
 from .times import epoch_seconds, is_past
 from .tokens import Claims, Token, draw_token_id, find_target, find_user, is_row_enabled
@@ -79,7 +79,7 @@ class Authentication:
         ``auth.identity`` of the request. Raises ``Unauthenticated``."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
-            attempt = Attempt(self.database, self.account, self.address, self.moment)
+            attempt = CredentialCheck(self.database, self.account, self.address, self.moment)
             if self.secrets:
                 attempt.check(self.connection)
         right = [passwords.password_matches(*pair) for pair in self.secrets]  # takes long, so without a connection

@@ -57,7 +57,7 @@ def failure_keys(account: str, address: str) -> tuple[str, ...]:
 _COUNTED = select(login_failures).where(login_failures.c.key.in_(bindparam("keys", expanding=True)))
 
 
-class Attempt:
+class CredentialCheck:
     """One check of a password or secret of *account*, with the counting of failures. *address*: the client's IP
     address. *moment*: the present time in seconds since the epoch."""
 

@@ -13,7 +13,7 @@ from magnetar_core.document import Documents
 from magnetar_core.errors import Forbidden, NotFound, Unauthenticated
 
 from . import assignments, passwords, tables
-from .login_failures import Attempt
+from .login_failures import CredentialCheck
 from .resources import GROUPS, PASSWORD, USERS, IdentityResource, fetch_identity_row
 from .tokens import Tokens
 
@@ -24,7 +24,8 @@ def change_user_password(tokens: Tokens, user_id: str, original: str, password: 
     A wrong *original* counts as a failed login from *address* (the client's IP address). Raises ``Unauthenticated``,
     ``InvalidField``, ``TooManyLogins``, and ``Forbidden`` if the user has the option lock_password.
     """
-    new, attempt = PASSWORD.check(password, "password"), Attempt(tokens.database, user_id, address, tokens.clock())
+    new, attempt = PASSWORD.check(password, "password"), CredentialCheck(tokens.database, user_id, address,
+                                                                         tokens.clock())
     with tokens.database.read() as connection:
         row = USERS.row(connection, user_id)
         if USERS.document(row)["options"].get("lock_password"):

@@ -54,7 +54,7 @@ WATCHED = 2.0
 #: How many threads of a process read and write at the same time, and for how many seconds the next thread waits for its
 #: turn before it goes ahead. SQLite's own lock is polled every 0.1 s; a thread that waits here is woken immediately.
 #: More connections to PostgreSQL make nothing faster, because Python runs one thread at a time; but a query may hang.
-TURNS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
+THREAD_LIMITS = {"sqlite": ((64, 0.0), (1, 30.0)), "postgresql": ((3, 0.1), (3, 0.1))}
 #: Connections that stay open for the next reader: taking one from the pool, and giving it back, takes longer than a
 #: small query.
 OPEN = 4
@@ -107,31 +107,31 @@ def advisory_lock(connection: Connection, *words: str) -> None:
         connection.execute(_LOCK, {"number": number})
 
 
-class _Turn:
-    """A semaphore that limits how many threads are in a ``with`` block at the same time. *places*: a queue with one
+class _ThreadLimit:
+    """A semaphore that limits how many threads are in a ``with`` block at the same time. *slots*: a queue with one
     item for each thread that may enter. *patience*: the seconds after which a waiting thread enters anyway."""
 
-    __slots__ = ("mine", "patience", "places")
+    __slots__ = ("entered", "patience", "slots")
 
-    def __init__(self, places: SimpleQueue[None], patience: float) -> None:
-        self.places, self.patience, self.mine = places, patience, True
+    def __init__(self, slots: SimpleQueue[None], patience: float) -> None:
+        self.slots, self.patience, self.entered = slots, patience, True
 
     def __enter__(self) -> None:
         try:
-            self.places.get(timeout=self.patience)
+            self.slots.get(timeout=self.patience)
         except Empty:
-            self.mine = False
+            self.entered = False
 
     def __exit__(self, *_error: object) -> None:
-        if self.mine:
-            self.places.put(None)
+        if self.entered:
+            self.slots.put(None)
 
 
-def _turns(count: int, patience: float) -> Callable[[], _Turn]:
-    places: SimpleQueue[None] = SimpleQueue()  # implemented in C: a semaphore takes three times as long
-    for _place in range(count):
-        places.put(None)
-    return partial(_Turn, places, patience)
+def _thread_limit(count: int, patience: float) -> Callable[[], _ThreadLimit]:
+    slots: SimpleQueue[None] = SimpleQueue()  # implemented in C: a semaphore takes three times as long
+    for _slot in range(count):
+        slots.put(None)
+    return partial(_ThreadLimit, slots, patience)
 
 
 class Database:
@@ -157,7 +157,7 @@ class Database:
         self.engine = make(self.url, pool)
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
         self._open: deque[Connection] = deque()
-        self._to_read, self._to_write = (_turns(count, patience) for count, patience in TURNS[self.kind])
+        self._to_read, self._to_write = (_thread_limit(count, patience) for count, patience in THREAD_LIMITS[self.kind])
         self.signals = ChangeSignals(LOOK_AGAIN[self.kind])
         #: Identifies this process's notifications, which its listener ignores: ``notify`` wakes its own threads
         #: directly.

@@ -18,7 +18,7 @@ from magnetar_core.power import REBUILD
 from .host_leases import NOT_REFUSED
 
 
-class CellLook(NamedTuple):
+class CellSnapshot(NamedTuple):
     """The state of a cell's hosts, for the scheduler; all mappings are by host name. *up*: data of the last heartbeat
     (``metrics``, ``images``) of each host that is up. *io_ops*: the number of servers whose task_state keeps the disks
     busy. *flavors*: the names of the servers' flavors; ``None`` if they were not requested. *refused*: hosts whose
@@ -31,7 +31,7 @@ class CellLook(NamedTuple):
 
 
 #: The state of a cell that does not answer: all its hosts count as down.
-NOTHING = CellLook({}, {})
+NOTHING = CellSnapshot({}, {})
 #: The task_states in which a server keeps the disks of its host busy: Nova's, and those of a build, which Nova detects
 #: by vm_state; task_state has an index.
 HEAVY = ("scheduling", NETWORKING, MAPPING, SPAWNING, "resize_prep", "resize_migrating", *REBUILD, "rescuing",
@@ -50,7 +50,7 @@ def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
             host_states.c.seen_at > database.clock(-seconds), NOT_REFUSED)).scalars())
 
 
-def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLook:
+def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellSnapshot:
     """Return the state of a cell's hosts. A host counts as down after *silence* seconds without a heartbeat, by the
     database's clock. *flavors*: whether to also read the names of the servers' flavors."""
     with database.read() as connection:
@@ -60,7 +60,7 @@ def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLo
         rows = connection.execute(query).all()
         up = {host: orjson.loads(heartbeat) if heartbeat else {} for host, heartbeat, accepted in rows if accepted}
         refused = frozenset(host for host, _heartbeat, accepted in rows if not accepted)
-        return CellLook(up, io_ops(connection), flavor_names(connection) if flavors else None, refused)
+        return CellSnapshot(up, io_ops(connection), flavor_names(connection) if flavors else None, refused)
 
 
 def io_ops(connection: Connection) -> dict[str, int]:

@@ -106,7 +106,7 @@ class Audited:
 
     def turn(self):
         """The lasting findings of one turn."""
-        return [(finding.kind, finding.id) for finding in self.audit.run_turn(lambda _seconds: None)]
+        return [(finding.kind, finding.id) for finding in self.audit.run_next_part(lambda _seconds: None)]
 
     def turns(self, count):
         """The lasting findings of some turns."""
@@ -271,7 +271,7 @@ def test_an_audit_that_is_killed_in_a_turn_loses_no_finding(cloud):
                 raise Killed
 
         with contextlib.suppress(Killed):
-            cloud.audit.run_turn(rest)
+            cloud.audit.run_next_part(rest)
         cloud.audit = cloud.successor()
     assert cloud.turns(2 * PASS) >= expected
     assert {(finding.kind, finding.id) for finding in cloud.repaired} >= expected

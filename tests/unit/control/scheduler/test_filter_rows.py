@@ -13,7 +13,7 @@ from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.settings_file import make_settings
-from magnetar_control.store.hosts.cell_look import CellLook
+from magnetar_control.store.hosts.cell_look import CellSnapshot
 from magnetar_core.errors import InvalidSettings
 from tests.support.control.filter_rows import CASES, REFUSING
 
@@ -31,7 +31,7 @@ def fleet_of(case):
     found.refresh([row("kvm1", info=case.get("info"), **case.get("host", {}))], made)
     told = {"metrics": case.get("metrics"), "images": case.get("images")}
     flavors = {"kvm1": set(case.get("flavors", ()))}
-    found.seen("kvm1", CellLook({"kvm1": told}, {"kvm1": case.get("io_ops", 0)}, flavors))
+    found.seen("kvm1", CellSnapshot({"kvm1": told}, {"kvm1": case.get("io_ops", 0)}, flavors))
     return found
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_act_does_not_start(settings, words):
 
 def test_a_filter_that_fails_refuses_the_host_and_stops_nothing(monkeypatch, package):
     del package
-    monkeypatch.setattr(own, "load_own_function", lambda _group, _name: fails)
+    monkeypatch.setattr(own, "load_custom_function", lambda _group, _name: fails)
     found = states(row("kvm1"))
     found.rules = scheduler_rules(make_settings({"enabled_filters": ["Odd"]}))
     with pytest.raises(NoValidHost) as told:
@@ -161,5 +161,5 @@ def test_metrics_and_images_weigh():
 
 
 def test_filters_of_ones_own_come_last_in_their_order(monkeypatch):
-    monkeypatch.setattr(own, "load_own_function", lambda _group, _name: even)
+    monkeypatch.setattr(own, "load_custom_function", lambda _group, _name: even)
     assert [one.name for one in applied_filters(["B", "RamFilter", "A"])][-2:] == ["B", "A"]
