@@ -34,7 +34,7 @@ from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import REMOTE
 from magnetar_core.hardware.pci import device_requests as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, parse_hardware_specs
-from magnetar_core.hardware.traits import Asked, requested_host_traits
+from magnetar_core.hardware.traits import RequestedTraits, requested_host_traits
 from magnetar_core.kinds.server import is_root_volume
 from magnetar_core.power import RESCUED, SOFT_DELETED
 
@@ -295,7 +295,7 @@ class RequestSpec:
         return self.ignored.union(self.different_host, crowded)
 
     @cached_property
-    def traits(self) -> Asked:
+    def traits(self) -> RequestedTraits:
         """The traits that flavor and image require and forbid."""
         return requested_host_traits(self.extra_specs, self.image)
 

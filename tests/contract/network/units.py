@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from magnetar_control.services.network.engine.engine import (
+    DesiredContent,
     LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
@@ -18,7 +19,6 @@ from magnetar_control.services.network.engine.engine import (
     LogicalSubnet,
     LogicalTranslation,
     Unit,
-    Wanted,
     unit_key,
 )
 from magnetar_core.errors import Unavailable
@@ -62,11 +62,11 @@ def both(number: int, *groups: str) -> LogicalPort:
                                                      ("s6", f"fd00:1::{10 + number}")))
 
 
-def all_of(*units: Unit) -> Wanted:
+def all_of(*units: Unit) -> DesiredContent:
     """These, and nothing else."""
-    return Wanted({unit_key(unit): unit for unit in units})
+    return DesiredContent({unit_key(unit): unit for unit in units})
 
 
-def some(*units: Unit, gone: tuple[str, ...] = ()) -> Wanted:
+def some(*units: Unit, gone: tuple[str, ...] = ()) -> DesiredContent:
     """These, whatever else there is; and no more those of the keys *gone*."""
-    return Wanted({unit_key(unit): unit for unit in units}, frozenset({*map(unit_key, units), *gone}))
+    return DesiredContent({unit_key(unit): unit for unit in units}, frozenset({*map(unit_key, units), *gone}))

@@ -113,7 +113,7 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
     have. Raise ``Conflict`` if they can have each trait, but no single CPU model in the agent's settings has all of
     them."""
     required_traits = hardware.get(CPU_TRAITS)
-    if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
+    if required_traits and (lost := traits.RequestedTraits(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
         raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
                                                      f"{' and '.join(lost)}", required_traits)
@@ -184,7 +184,7 @@ def check_image(host: LocalHost, image: Document) -> None:
     _check_traits(host, "image", image, traits.requested_host_traits({}, properties))
 
 
-def _check_traits(host: LocalHost, field: str, document: Document, requirements: traits.Asked) -> None:
+def _check_traits(host: LocalHost, field: str, document: Document, requirements: traits.RequestedTraits) -> None:
     """Raise ``InvalidField`` naming *field* if the host does not satisfy *requirements*, the required and forbidden
     traits of *document* (a flavor or image)."""
     if not any(requirements):

@@ -32,7 +32,7 @@ from .placement import Placement
 from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
 #: A requested inventory: fields of ``Inventory``; ``None`` removes the operator's values.
-Wanted = Mapping[str, Any] | None
+InventoryFields = Mapping[str, Any] | None
 
 
 class Providers:
@@ -156,7 +156,7 @@ class Providers:
         raise NotFound(f"No such resource class {name[:80]}.")
 
     # Inventories
-    def set_inventories(self, id: str, generation: int | None, requested: Mapping[str, Wanted],
+    def set_inventories(self, id: str, generation: int | None, requested: Mapping[str, InventoryFields],
                         whole: bool = False) -> Provider:
         """Set the inventories *requested* (fields by resource class) of a provider, and return the provider. *whole*:
         also remove the operator's values of all other classes. A ratio or reserved amount that equals the current value
@@ -166,7 +166,8 @@ class Providers:
             self._set_inventories(connection, provider, requested, whole)
         return self.placement.provider(id)
 
-    def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
+    def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, InventoryFields],
+                         whole: bool,
                          store_equal: bool = False) -> None:
         """Set the inventories *requested* (fields by resource class) of a locked provider. *whole*: also remove the
         operator's values of all other classes. *store_equal*: store values even if they equal the current values."""
@@ -194,7 +195,7 @@ class Providers:
         return columns | ({f"{column}_ratio": own_values.get("allocation_ratio")} if column in SHARED else {})
 
     # Inventories and allocations together
-    def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]],
+    def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, InventoryFields]]],
                 consumer_requests: Mapping[str, ConsumerRequest]) -> None:
         """Replace inventories of providers and allocations of consumers in one transaction, as Placement's reshaper
         does. This moves a resource class from one host to another together with its claims.
@@ -244,7 +245,7 @@ def check_provider_generation(provider: Provider, generation: int | None) -> Non
                        generation=provider.generation)
 
 
-def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) -> None:
+def _check_inventories(connection: Connection, requested: Mapping[str, InventoryFields]) -> None:
     """Raise ``InvalidRequest`` or ``InvalidField`` for unknown classes and invalid fields in *requested*, inventory
     fields by resource class."""
     names = {name for name, fields in requested.items() if fields is not None and name not in CLASSES}
@@ -264,7 +265,7 @@ def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) 
                                f"{inventories.MOST}", ratio)
 
 
-def _set_own_class(connection: Connection, provider: Provider, name: str, fields: Wanted) -> None:
+def _set_own_class(connection: Connection, provider: Provider, name: str, fields: InventoryFields) -> None:
     """Set the inventory *fields* of the resource class *name*, which only an operator defines: the agent of *provider*
     does not report it. If *fields* is ``None``, remove the inventory. Raises ``InUse`` when the removed inventory has
     claims."""
@@ -282,7 +283,7 @@ def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, 
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
-def _own_settings(provider: Provider, name: str, fields: Wanted, store_equal: bool) -> dict[str, Any]:
+def _own_settings(provider: Provider, name: str, fields: InventoryFields, store_equal: bool) -> dict[str, Any]:
     """Return the operator's values to store for the resource class *name*, which the agent reports; {} if *fields* is
     ``None``. Values that equal the values in effect are left out, unless the operator has already set them or
     *store_equal* is true. Raises ``InvalidField``, ``InvalidRequest``."""

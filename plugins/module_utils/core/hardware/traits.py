@@ -85,7 +85,7 @@ def is_known_trait(name: str) -> bool:
     return name in STANDARD or re.fullmatch(CUSTOM, name) is not None
 
 
-class Asked(NamedTuple):
+class RequestedTraits(NamedTuple):
     """The traits that a server's host must have (*required*) or must not have (*forbidden*)."""
 
     required: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ class Asked(NamedTuple):
             "has %s" % name for name in sorted(self.forbidden & present)]
 
 
-def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
+def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> RequestedTraits:
     """Return the host traits that a flavor's extra *specs* and an image's *properties* request (``trait:NAME``). A
     flavor can require or forbid traits, in any request group; an image can only require them.
     """
@@ -110,7 +110,7 @@ def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any
         for name, value in groups.requested_traits(source):
             if value in words:
                 traits[value].add(name)
-    return Asked(frozenset(traits[REQUIRED]), frozenset(traits[FORBIDDEN]))
+    return RequestedTraits(frozenset(traits[REQUIRED]), frozenset(traits[FORBIDDEN]))
 
 
 def traits_of_features(features: Iterable[str]) -> frozenset[str]:

@@ -199,7 +199,7 @@ def unit_key(unit: Unit) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredContent:
     """The desired content of the network engine (OVN), or of a part of it. *units*: {key, such as ``port/UUID``:
     desired object}. *scope*: the keys of the objects to compare and write; an object of the engine is removed if its
     key is in *scope* but not in *units*. ``None``: all objects."""
@@ -245,16 +245,16 @@ class NetworkEngine(Protocol):
         """Return whether the network or security group *key* (``network/UUID``, ``group/UUID``) exists in the engine,
         even with old values."""
 
-    def repair(self, desired: Wanted) -> int:
+    def repair(self, desired: DesiredContent) -> int:
         """Make the engine's content match *desired*, in one transaction: create and change objects, and remove other
         objects in the scope of *desired*. Return the number that the engine gives to this change, for ``reached``.
         Raises ``Incomplete``. A port that ``unplaced`` returns stays on its chassis."""
 
-    def unplaced(self, desired: Wanted) -> frozenset[str]:
+    def unplaced(self, desired: DesiredContent) -> frozenset[str]:
         """Return the keys (``port/UUID``) of those ports in *desired* that are on a SmartNIC whose chassis the engine
         does not know yet. The caller must call ``repair`` for these ports again later. Does not wait."""
 
-    def differences(self, desired: Wanted) -> list[EngineDifference]:
+    def differences(self, desired: DesiredContent) -> list[EngineDifference]:
         """Return the differences between *desired* and the engine's content that ``repair`` would correct; an empty
         list if there are none."""
 

@@ -7,7 +7,7 @@ import threading
 
 from magnetar_core.errors import Unavailable
 
-from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, LogicalRouter, Unit, Wanted
+from .engine import DesiredContent, EngineDifference, Incomplete, LogicalGroup, LogicalPort, LogicalRouter, Unit
 
 
 class FakeEngine:
@@ -43,7 +43,7 @@ class FakeEngine:
     def has(self, key: str) -> bool:
         return key in self.units
 
-    def repair(self, desired: Wanted) -> int:
+    def repair(self, desired: DesiredContent) -> int:
         self._answer()
         with self._lock:
             keys = self.units.keys() if desired.scope is None else desired.scope | desired.units.keys()
@@ -55,11 +55,11 @@ class FakeEngine:
             self.number += 1
             return self.number
 
-    def unplaced(self, desired: Wanted) -> frozenset[str]:
+    def unplaced(self, desired: DesiredContent) -> frozenset[str]:
         return frozenset(key for key, unit in desired.units.items()
                          if self.lost_cards and isinstance(unit, LogicalPort) and unit.card)
 
-    def differences(self, desired: Wanted) -> list[EngineDifference]:
+    def differences(self, desired: DesiredContent) -> list[EngineDifference]:
         self._answer()
         keys = self.units.keys() | desired.units.keys() if desired.scope is None else desired.scope
         differences = []

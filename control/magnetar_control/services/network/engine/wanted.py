@@ -43,6 +43,7 @@ from magnetar_control.store.engine.tables import hosts
 from magnetar_core.hardware.pci import PAST_OVN, REMOTE
 
 from .engine import (
+    DesiredContent,
     LogicalAddresses,
     LogicalForwarding,
     LogicalFunction,
@@ -56,7 +57,6 @@ from .engine import (
     LogicalSubnet,
     LogicalTranslation,
     Unit,
-    Wanted,
     unit_key,
 )
 
@@ -77,7 +77,7 @@ def knows_nothing(_key: str) -> bool:
 
 
 def read_desired_units(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
-                       engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
+                       engine_has: Callable[[str], bool] = knows_nothing) -> DesiredContent:
     """Read the desired content of the network engine (OVN) from the database. *scope*: keys such as ``port/UUID``; read
     only these objects, and the networks, groups and address groups that they need. ``None``: read all. *gateways*: the
     hosts that may have the gateways of routers; empty: any host. *engine_has*: returns whether the network or group
@@ -95,7 +95,7 @@ def read_desired_units(connection: Connection, scope: Iterable[str] | None = Non
     units: list[Unit] = [*sets, *logical_ports, *groups, *outward, *_networks(
         connection, _ids(keys, "network", {
             id for id in {port.network_id for port in logical_ports} if not engine_has(f"network/{id}")}))]
-    return Wanted({unit_key(unit): unit for unit in units}, keys)
+    return DesiredContent({unit_key(unit): unit for unit in units}, keys)
 
 
 def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) -> list[str] | None:

@@ -23,7 +23,7 @@ from ovsdbapp.backend.ovs_idl import command, connection
 from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
 from ovsdbapp.exceptions import OvsdbAppException
 
-from magnetar_control.services.network.engine.engine import EngineDifference, LogicalPort, Unit, Wanted
+from magnetar_control.services.network.engine.engine import DesiredContent, EngineDifference, LogicalPort, Unit
 from magnetar_control.store.engine.bell import ChangeSignals
 from magnetar_core.errors import Unavailable
 
@@ -97,7 +97,7 @@ class OvnEngine:
         kind, _slash, id = key.partition("/")
         return self._read(lambda idl: (ROW_OF[kind], id) in idl.known().rows)
 
-    def repair(self, desired: Wanted) -> int:
+    def repair(self, desired: DesiredContent) -> int:
         if cards := _on_cards(desired):
             desired = _placed(desired, cards, self._chassis() if self._knows_chassis() else None)
         done = _WriteDifference(self._connected(), desired, self.token)
@@ -110,11 +110,11 @@ class OvnEngine:
             raise self._unavailable(error) from error
         return done.number
 
-    def unplaced(self, desired: Wanted) -> frozenset[str]:
+    def unplaced(self, desired: DesiredContent) -> frozenset[str]:
         cards = _on_cards(desired)
         return frozenset(cards) if cards and not self._knows_chassis() else frozenset()
 
-    def differences(self, desired: Wanted) -> list[EngineDifference]:
+    def differences(self, desired: DesiredContent) -> list[EngineDifference]:
         differences = []
         if cards := _on_cards(desired):
             chassis = None
@@ -238,7 +238,7 @@ class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
     difference, in one transaction. *token*: identifies this process. ``number``: afterwards the number of the change,
     as ``NetworkEngine.reached`` needs it."""
 
-    def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
+    def __init__(self, open_: connection.Connection, desired: DesiredContent, token: str) -> None:
         super().__init__(_Api(open_))
         self.wanted, self.token, self.number = desired, token, 0
 
@@ -261,12 +261,13 @@ class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
             row.setkey("external_ids", WRITTEN, self.token)
 
 
-def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
+def _on_cards(desired: DesiredContent) -> dict[str, LogicalPort]:
     """Return those ports in *desired* that are on SmartNICs: {key (``port/UUID``): port}."""
     return {key: unit for key, unit in desired.units.items() if isinstance(unit, LogicalPort) and unit.card}
 
 
-def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
+def _placed(desired: DesiredContent, cards: Mapping[str, LogicalPort],
+            chassis: Mapping[str, str] | None) -> DesiredContent:
     """Return a copy of *desired* in which the ports *cards* (by key) have the chassis of their SmartNICs as hosts.
     *chassis*: {serial number of a SmartNIC: name of its chassis}; ``None``: not known yet, the ports stay on their
     present chassis."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar_control.services.network.engine.engine import EngineDifference, Incomplete, Wanted
+from magnetar_control.services.network.engine.engine import DesiredContent, EngineDifference, Incomplete
 
 from .ovn_rows import ACL, DROP_UNIT, GROUP, HOLDERS, REFERRED, TABLES, NorthRow, permanent_rows, rows_of_unit
 
@@ -130,10 +130,10 @@ class Northbound:
             for atom in self._held.pop((row.uuid, column), ()):
                 self._remove_holder(atom.value, (*name, column))
 
-    def changes(self, desired: Wanted) -> NorthboundChanges:
+    def changes(self, desired: DesiredContent) -> NorthboundChanges:
         """Return the changes that make the rows of this cloud match *desired*. Raises ``Incomplete`` when a desired row
         belongs to another row that neither exists nor is desired."""
-        new = {(row.table, row.key): row for row in self._wanted(desired)}
+        new = {(row.table, row.key): row for row in self._desired_rows(desired)}
         changes = NorthboundChanges()
         for name, row in new.items():
             self._one(changes, new, name, row)
@@ -146,7 +146,7 @@ class Northbound:
                                                   f"{row.external_ids[KEY]} is there twice"))
         return changes
 
-    def _wanted(self, desired: Wanted) -> Iterator[NorthRow]:
+    def _desired_rows(self, desired: DesiredContent) -> Iterator[NorthRow]:
         yield from permanent_rows()
         for unit in desired.units.values():
             yield from rows_of_unit(unit)

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from magnetar_control.services.network import EmbeddedNetworks, Wait
 from magnetar_control.services.network.engine import changes, wanted
-from magnetar_control.services.network.engine.engine import Wanted
+from magnetar_control.services.network.engine.engine import DesiredContent
 from magnetar_control.services.network.tables import changes as changes_table
 from magnetar_control.services.network.tables import ports
 from magnetar_core.errors import Unavailable
@@ -82,7 +82,7 @@ def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine,
     with counted(api=sqlite) as count:
         service.prepare(SERVER, "h1")
     assert len(count) == 2 and not service.worker.engine.differences(
-        Wanted(scope=frozenset())), "and nothing is written"
+        DesiredContent(scope=frozenset())), "and nothing is written"
     with pytest.raises(Unavailable):
         service.prepare(SERVER, "h2")  # which is written, and noted
 
@@ -308,7 +308,7 @@ def test_a_round_that_passes_by_ends_however_much_comes(ask, service, engine, sq
         connection.execute(insert(changes_table), [{"id": f"{at:036}", "unit": f"port/{at}"} for at in range(5)])
     rounds = []
 
-    def repair(wanted: Wanted) -> int:
+    def repair(wanted: DesiredContent) -> int:
         rounds.append(wanted)
         with sqlite.write() as connection:
             connection.execute(insert(changes_table), [{"id": f"f{99 - len(rounds):035}", "unit": "port/new"}])
