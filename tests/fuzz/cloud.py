@@ -48,9 +48,9 @@ Rows = dict[Any, list[dict[str, Any]]]
 WAITS = {
     "magnetar_control.api.v1.app.WAIT": 0.05,
     "magnetar_control.api.v1.volume.LIMIT": 0.1,
-    "magnetar_control.api.v1.volume.LOOK": 0.02,
+    "magnetar_control.api.v1.volume.POLL_INTERVAL": 0.02,
     "magnetar_control.api.v1.servers.server_actions.LIMIT": 0.1,
-    "magnetar_control.compute.server_watch.LOOK": 0.02,
+    "magnetar_control.compute.server_watch.POLL_INTERVAL": 0.02,
 }
 
 

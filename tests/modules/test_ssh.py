@@ -292,7 +292,7 @@ def test_nobody_listens(sshd, connect, tmp_path):
 
 def test_not_in_the_group(agent):
     """As another user, where the test may become one."""
-    words = ["sh", "-c", dial.LOOK, "sh", str(agent.socket)]
+    words = ["sh", "-c", dial.PROBE_SCRIPT, "sh", str(agent.socket)]
     if os.geteuid() == 0:
         words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *words]
     else:

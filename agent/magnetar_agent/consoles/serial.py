@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 #: Seconds between two reads of the log, and between bytes from the line and the next read: another process writes the
 #: log.
-LOOK, SOON = 0.05, 0.004
+POLL_INTERVAL, SOON = 0.05, 0.004
 #: Seconds after which keys that the guest does not read are dropped, as on any line without a listener.
 DEAF = 5.0
 READ_ONLY = b"\r\n[magnetar: somebody else types here; this console only shows what is said]\r\n"
@@ -76,7 +76,7 @@ class SerialLine:
         try:
             while True:
                 if over := self.over:
-                    await asyncio.sleep(LOOK)  # the last output is on its way to the log
+                    await asyncio.sleep(POLL_INTERVAL)  # the last output is on its way to the log
                 while piece := log.read(PIECE):
                     await client.send(piece)
                 if over:
@@ -120,9 +120,9 @@ class SerialLine:
             self.close()
 
     async def _growth(self) -> None:
-        """Wait until the console log may have new text, for at most ``LOOK`` seconds."""
+        """Wait until the console log may have new text, for at most ``POLL_INTERVAL`` seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(POLL_INTERVAL):
                 await self._grown.wait()
         self._grown.clear()
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two checks that the filter exists, in case the kernel's report is missed.
-LOOK = 30.0
+POLL_INTERVAL = 30.0
 #: Seconds over which changes are gathered: the operation that starts a guest ends meanwhile, and many starts are one
 #: change.
 GATHER = 0.02
@@ -116,7 +116,7 @@ class PortSecurity:
         while True:
             todo = set[str]()
             with contextlib.suppress(queue.Empty):
-                todo.add(self._todo.get(timeout=LOOK))
+                todo.add(self._todo.get(timeout=POLL_INTERVAL))
                 self._ending.wait(GATHER)
                 while True:
                     todo.add(self._todo.get_nowait())

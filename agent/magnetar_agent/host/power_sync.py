@@ -61,7 +61,7 @@ CONTENT = ("image", "volume", "volume_snapshot")
 #: Seconds between two checks whether the server of a postponed event is unlocked.
 AGAIN = 0.2
 #: Seconds between two checks for a cancel while an operation waits for another one.
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 
 
 class PowerSync:
@@ -309,7 +309,7 @@ class PowerSync:
         ended. Return the operation; the API lists it, and it can be cancelled."""
         def finish(operation: Operation) -> None:
             for earlier in needed:  # they began earlier, so they already have threads
-                while not earlier.wait(LOOK):
+                while not earlier.wait(POLL_INTERVAL):
                     operation.raise_if_cancelled()
             self._ensure(BY_NOUN[document.kind], document, {}, operation)
 

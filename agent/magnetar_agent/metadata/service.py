@@ -2,9 +2,9 @@
 """The agent's part of the metadata service: it maps taps to servers, and knows the data of each guest.
 
 One thread adapts devices, nftables table and process to the running domains. It reads the taps of a domain after an
-event of the domain, and all taps after a connection to libvirt. Every ``LOOK`` seconds it checks whether the table was
-flushed or the process has died. Another thread answers the questions of the process. While no guest runs there is
-neither process nor device nor table.
+event of the domain, and all taps after a connection to libvirt. Every ``POLL_INTERVAL`` seconds it checks whether the
+table was flushed or the process has died. Another thread answers the questions of the process. While no guest runs
+there is neither process nor device nor table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two checks of table and process.
-LOOK = 30.0
+POLL_INTERVAL = 30.0
 #: Events that change the taps of a domain.
 _CHANGES = ("started", "stopped", "crashed", "resumed", "detached")
 #: Tasks: read the taps of a server, or of all; drop cached data of a guest; end.
@@ -133,7 +133,7 @@ class MetadataService:
         while True:
             todo = set[tuple[str, str]]()
             with contextlib.suppress(queue.Empty):
-                todo.add(self._todo.get(timeout=LOOK))
+                todo.add(self._todo.get(timeout=POLL_INTERVAL))
                 self._ending.wait(GATHER)
                 while len(todo) < AT_ONCE:
                     todo.add(self._todo.get_nowait())

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 #: How often a step is repeated after its connection to libvirt was lost; seconds until libvirt must be back, and
 #: between two checks for it.
-REPEATS, RETURN_TIMEOUT, LOOK = 2, 60.0, 0.2
+REPEATS, RETURN_TIMEOUT, POLL_INTERVAL = 2, 60.0, 0.2
 #: Permissions of the caller that are kept in ``document.state``, so that a change that a crash interrupted is finished
 #: with the same permissions.
 NOTES = ("allow_reboot", "rebuild")
@@ -80,7 +80,7 @@ def _is_back(task: Task) -> bool:
     with task.operation.waiting():
         while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
             task.operation.raise_if_cancelled()
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
     return back
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 #: The field of a server; in the document's state, the value from its image.
 FIELD = "shutdown_timeout"
 #: Seconds between two checks of a domain during a wait, in case an event is missed.
-LOOK = 1.0
+POLL_INTERVAL = 1.0
 #: The clock, in seconds.
 clock = time.monotonic
 
@@ -78,5 +78,5 @@ def _off(task: Task, allowed: float) -> bool:
                     return False
                 again = now + interval
             task.operation.raise_if_cancelled()
-            host.changes.wait(id, min(LOOK, deadline - now, again - now))
+            host.changes.wait(id, min(POLL_INTERVAL, deadline - now, again - now))
     return True

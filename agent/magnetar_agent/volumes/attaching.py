@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Namespace of the uuids of attachments: one for each pair of server and volume.
 NAMESPACE = uuid.UUID("6f1c6a0e-3a2c-5b77-9a51-6d0c0de7a11a")
 #: Seconds between two requests to unplug a device, and between two checks whether it is gone.
-ASK, LOOK = 5.0, 0.5
+ASK, POLL_INTERVAL = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
 #: Notes of an attachment that replaces another one (``swapping``): QEMU is about to switch to its volume; QEMU has
@@ -192,7 +192,7 @@ def unplug_device(host: LocalHost, server: str, device: Disk | Nic, label: str, 
             again = time.monotonic() + ASK
             continue
         operation.raise_if_cancelled()
-        host.changes.wait(server, LOOK)
+        host.changes.wait(server, POLL_INTERVAL)
 
 
 def _has(host: LocalHost, server: str, device: Disk | Nic) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two rounds of ``RemoteVolumes``.
-LOOK = 2.0
+POLL_INTERVAL = 2.0
 #: Seconds that QEMU may take to connect again.
 CONNECT = 5.0
 #: Note of an attachment: the peer that the volume's host also admits, during a migration.
@@ -193,8 +193,8 @@ def link_address(id: str, origin: Fields, field: str = "origin.address") -> Link
 
 
 class RemoteVolumes:
-    """A thread that retries, every ``LOOK`` seconds, the volume operations that failed because another host did not
-    answer."""
+    """A thread that retries, every ``POLL_INTERVAL`` seconds, the volume operations that failed because another host
+    did not answer."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -212,7 +212,7 @@ class RemoteVolumes:
             self._thread.join(5)
 
     def _run(self) -> None:
-        while not self._ending.wait(LOOK):
+        while not self._ending.wait(POLL_INTERVAL):
             try:
                 self.look()
             except MagnetarError as error:

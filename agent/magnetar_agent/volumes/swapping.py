@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds between two checks of a copy, at first and at most.
-SOON, LOOK = 0.02, 1.0
+SOON, POLL_INTERVAL = 0.02, 1.0
 #: Fields that the new attachment takes from the old one.
 KEPT = ("device", "bus", "tag", "boot_index")
 
@@ -198,7 +198,7 @@ def _wait(task: Task) -> None:
                 return
             task.operation.advance(mirror.done, mirror.total)
             host.changes.wait(want["server"], pause)
-            pause = min(2 * pause, LOOK)
+            pause = min(2 * pause, POLL_INTERVAL)
 
 
 def _pivot(task: Task) -> None:

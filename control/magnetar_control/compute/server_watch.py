@@ -14,7 +14,7 @@ from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 
 #: Seconds between two reads without the signal ``SERVERS_CHANGED``.
-LOOK = 0.1
+POLL_INTERVAL = 0.1
 #: The state of a server that ``servers.fetch_server_stamps`` returns.
 Stamp = tuple[Any, ...]
 
@@ -71,7 +71,7 @@ class ServerWatch:
                     del self._waits[database]
                     return
             self._look(database, waits)
-            database.signals.wait(servers.SERVERS_CHANGED, signal_count, LOOK)
+            database.signals.wait(servers.SERVERS_CHANGED, signal_count, POLL_INTERVAL)
 
     def _look(self, database: Database, waits: list[_Wait]) -> None:
         stamps: dict[str, Stamp] = {}

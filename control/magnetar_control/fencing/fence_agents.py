@@ -30,7 +30,7 @@ KEPT, SHOWN = 16 * 1024, 300
 #: Values in files of secrets that are shorter, and no secrets by their names, may be in messages.
 SHORT = 5
 #: Seconds between a failed try and the next; seconds between two looks at a running agent.
-PAUSE, LOOK = 2.0, 0.05
+PAUSE, POLL_INTERVAL = 2.0, 0.05
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
@@ -119,7 +119,7 @@ def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> Fen
                     f"{device.agent} did not end within {device.timeout:g} seconds for host {device.host} (action "
                     f"{action}), and was killed. Check the address in the setting fencing, and that the device "
                     "answers; a slow one needs a larger fence_timeout.")
-            output = _read_more(process, output, LOOK)
+            output = _read_more(process, output, POLL_INTERVAL)
         output = _read_more(process, output, 0)
         return FenceAnswer(_end_group(process), _printable_output(output, secrets))
 

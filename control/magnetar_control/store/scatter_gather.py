@@ -32,7 +32,7 @@ from .store import CELL0, CellMapping, Store
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: Seconds that a cell has by default; seconds between two checks whether it hangs.
-PATIENCE, LOOK = 60.0, 0.5
+PATIENCE, POLL_INTERVAL = 60.0, 0.5
 #: A query that was sent to a cell: the generator waits for its answer and returns its rows.
 Sent = Generator[None, None, list[Any]]
 
@@ -142,10 +142,10 @@ def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: floa
         poll.register(socket, select.POLLIN)
     while sent:
         remaining = max(0.0, deadline - time.monotonic())
-        ready = [socket for socket, _event in poll.poll(min(remaining, LOOK) * 1000)]
+        ready = [socket for socket, _event in poll.poll(min(remaining, POLL_INTERVAL) * 1000)]
         # After a while without an answer, as ``wait`` of ``_ask``: other callers may wait in vain, too.
         late = [] if ready else [socket for socket, (_cell, database, _sent) in sent.items()
-                                 if remaining <= LOOK or database.breaker.hangs]
+                                 if remaining <= POLL_INTERVAL or database.breaker.hangs]
         for socket in (*ready, *late):
             poll.unregister(socket)
             cell, database, answer = sent.pop(socket)
@@ -199,11 +199,11 @@ def _ask(database: Database, question: Callable[[Database], T], seconds: float) 
         while future is not None:
             remaining = 0.0 if in_vain else max(0.0, deadline - time.monotonic())
             try:
-                return future.result(min(remaining, LOOK))
+                return future.result(min(remaining, POLL_INTERVAL))
             except Late:
                 if in_vain:
                     raise
-                if remaining <= LOOK or database.breaker.hangs:  # other callers wait without an answer, too
+                if remaining <= POLL_INTERVAL or database.breaker.hangs:  # other callers wait without an answer, too
                     future.cancel()
                     database.breaker.late()
                     raise

@@ -18,7 +18,7 @@ from . import login
 from .library import load_paramiko
 
 #: Prints the obstacle to connecting to the socket $1, and the user's name.
-LOOK = r"""
+PROBE_SCRIPT = r"""
 p=$1 d=$1
 while [ ! -e "${d:=/}" ]; do d=${d%/*}; done
 if [ -d "$d" ] && [ ! -x "$d" ]; then echo denied
@@ -116,7 +116,7 @@ class SshDial:
         """Run a command on the host to find out why the agent's socket is not accessible. Return a key of ``REASONS``
         and the user's name; two empty strings if the command fails.
         """
-        command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
+        command = "sh -c %s sh %s" % (shlex.quote(PROBE_SCRIPT), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
         return tuple(words) if len(words) == 2 and words[0] in REASONS else ("", "")
 

@@ -26,7 +26,7 @@ class Lane(Enum):
     """
 
     #: Reads that libvirt answers without asking a QEMU.
-    LOOK = "look"
+    READ = "read"
     #: Calls about the host: capabilities, networks, secrets.
     HOST = "host"
     #: Calls to storage pools, whose storage may hang. Each pool has one call in flight.
@@ -50,7 +50,7 @@ OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
 #: Lanes whose calls a guest or a storage pool can delay.
 KEPT = OF_GUESTS | {Lane.STORAGE}
 #: Slots of the lanes that neither a guest nor a storage pool can delay.
-_FIXED = {Lane.LOOK: 3, Lane.HOST: 3, Lane.END: 3}
+_FIXED = {Lane.READ: 3, Lane.HOST: 3, Lane.END: 3}
 #: The fewest slots of all guests together, and of all storage pools.
 _FEWEST, _FEWEST_STORAGE = 4, 4
 #: Slots that each lane of calls to guests leaves free for the others.

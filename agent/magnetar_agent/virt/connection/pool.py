@@ -51,7 +51,7 @@ MIGRATES = "migrate"
 #: The kind of a call that overwrites content of a storage pool. Other calls to the pool may run meanwhile.
 WIPES = "wipe"
 #: Seconds until the first check of a call to a guest, and between two checks.
-FIRST_LOOK, NEXT_LOOK = 2.0, 1.0
+FIRST_CHECK, NEXT_CHECK = 2.0, 1.0
 #: Seconds to wait until libvirt is back: in an operation, and in other callers after a lost call.
 RETURN_TIMEOUT, SHORT_RETURN = 60.0, 5.0
 #: Seconds that a connection may take to open while libvirt answers on another one.
@@ -119,7 +119,7 @@ class ConnectionPool:
         if self._events.generation is None:
             return False
         try:
-            self._once("answer", lambda conn: conn.getLibVersion(), Lane.LOOK)
+            self._once("answer", lambda conn: conn.getLibVersion(), Lane.READ)
         except MagnetarError:
             return False
         return True
@@ -132,16 +132,16 @@ class ConnectionPool:
         if self._asks_limits is not None:
             self._asks_limits.join(5)
 
-    def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
+    def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.READ, guest: str = "") -> T:
         """Call *function* with a ``virConnect``, and return its result. Only for calls that neither a QEMU nor a
         storage pool can delay; for others, see ``ask`` and ``ask_storage``.
 
         - *purpose*: completes error messages such as "libvirt could not …".
-        - *lane*: class of calls whose limit applies. In ``Lane.LOOK`` (reads), the call is repeated if the connection
+        - *lane*: class of calls whose limit applies. In ``Lane.READ`` (reads), the call is repeated if the connection
           breaks.
         - *guest*: uuid of a guest if the call belongs to a long operation of the guest, such as a migration; otherwise
           ""."""
-        for last in (lane is not Lane.LOOK, True):
+        for last in (lane is not Lane.READ, True):
             self._wait_until_up()
             try:
                 return self._once(purpose, function, lane, guest)
@@ -158,7 +158,7 @@ class ConnectionPool:
         call = self._enter(self._guest_calls, purpose, guest, function, lane, END if lane is Lane.END else kind)
         if lane is Lane.END:
             return self._follow(call, _Age(call), END_TIMEOUT)  # type: ignore[no-any-return]
-        return self._follow(call, MonitorWatch(self, guest, NEXT_LOOK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
+        return self._follow(call, MonitorWatch(self, guest, NEXT_CHECK, lane is Lane.START), self.patience)  # type: ignore[no-any-return]
 
     def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
@@ -225,12 +225,12 @@ class ConnectionPool:
         """Wait for *call* and return its result. *look*: measures for how many seconds the call has had no response; at
         *limit* seconds the error for a hanging guest or pool is raised. While waiting, the current operation does not
         count towards the limit of parallel operations."""
-        if call.wait(FIRST_LOOK):
+        if call.wait(FIRST_CHECK):
             return call.outcome()
         operation, libvirt_call = CURRENT.get(), call.libvirt_call
         assert libvirt_call is not None
         with nullcontext() if operation is None or libvirt_call.kind == MIGRATES else operation.waiting():
-            while not call.wait(NEXT_LOOK):
+            while not call.wait(NEXT_CHECK):
                 seconds = look.unanswered()
                 self._note(call.slot, libvirt_call, seconds)
                 if seconds >= limit:
@@ -243,7 +243,7 @@ class ConnectionPool:
     def _note(self, slot: CallSlot, libvirt_call: LibvirtCall, seconds: float) -> None:
         """Mark a call as hanging, or as no longer hanging. *slot*, *libvirt_call*: the call's slot, and its entry in
         ``CallSerializer``. *seconds*: time for which the call has had no response; 0 if it no longer hangs."""
-        if seconds >= FIRST_LOOK and not slot.hangs:
+        if seconds >= FIRST_CHECK and not slot.hangs:
             self._lanes.mark_hanging(slot)
             libvirt_call.serializer.set_hanging(libvirt_call, libvirt_call.kind != WIPES)
         elif not seconds and slot.hangs:
@@ -254,7 +254,7 @@ class ConnectionPool:
         """Start to read the monitor state of the *guest*'s QEMU (``monitor_state``), and return the call without
         waiting for its result."""
         purpose = f"look at the monitor of the domain {guest}"
-        slot = self._lanes.take_slot(Lane.LOOK, purpose, guest)
+        slot = self._lanes.take_slot(Lane.READ, purpose, guest)
         return self._begin(lambda: self._on(slot, purpose, lambda conn: monitor_state(conn, guest)), slot, None)
 
     def unplace(self, call: _Call) -> None:
@@ -270,7 +270,7 @@ class ConnectionPool:
             return
         deadline = time.monotonic() + RETURN_TIMEOUT
         with operation.waiting():
-            while not self._events.wait_until_open(NEXT_LOOK) and time.monotonic() < deadline:
+            while not self._events.wait_until_open(NEXT_CHECK) and time.monotonic() < deadline:
                 operation.raise_if_cancelled()
 
     def _prepared(self, conn: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import DiskKey, Progress
 
 #: Seconds between two checks of a job.
-LOOK = 0.1
+POLL_INTERVAL = 0.1
 #: Seconds within which a job must end after the request to abort it.
 END = 120.0
 
@@ -63,7 +63,7 @@ class Backups(Domains):
         try:
             while job := self._job(uuid, 0):
                 progress(job.get("disk_processed", 0), job.get("disk_total", 0))
-                time.sleep(LOOK)
+                time.sleep(POLL_INTERVAL)
             ended = self._job(uuid, libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
             if not ended.get("success") or not part.exists():
                 raise _failed(uuid, str(ended.get("errmsg") or "the copy was ended from outside"))
@@ -84,7 +84,7 @@ class Backups(Domains):
                 self._with("end a copy of", uuid, lambda domain: domain.abortJob())
             if time.monotonic() > end:
                 raise HypervisorError(f"libvirt could not end the copy of a disk of the domain {uuid}.")
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         for name in (path.name, path.name + PART):
             path.with_name(name).unlink(missing_ok=True)
 

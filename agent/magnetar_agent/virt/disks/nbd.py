@@ -41,7 +41,7 @@ READY, AGAIN = 20.0, 1.0
 #: Attempts before the caller gets an error: the previous user of the disk may take a moment to release its lock.
 ATTEMPTS = 3
 #: Seconds between two such attempts.
-LOOK = 0.1
+POLL_INTERVAL = 0.1
 #: Connections that may wait until qemu-nbd accepts them.
 BACKLOG = 16
 #: Passes standard input to the program as the socket of sd_listen_fds(3), which is bound to a process id.
@@ -123,7 +123,7 @@ class _NbdServer(threading.Thread):
     def wait(self) -> None:
         """Wait until qemu-nbd listens. Raises ``HypervisorError`` with qemu-nbd's output if it does not."""
         deadline, failures = time.monotonic() + READY, self._failures + ATTEMPTS
-        while not self._listens.wait(LOOK) and time.monotonic() < deadline and self._failures < failures:
+        while not self._listens.wait(POLL_INTERVAL) and time.monotonic() < deadline and self._failures < failures:
             pass
         if not self._listens.is_set():
             raise HypervisorError(f"qemu-nbd does not serve the disk {self.export.disk.path}: "

@@ -59,7 +59,7 @@ class Consoles(Domains):
                 undo.pop_all()
             lines.append(line)
 
-        self._with("open the serial console of", uuid, take, lane=Lane.LOOK)
+        self._with("open the serial console of", uuid, take, lane=Lane.READ)
         return lines[0]
 
     def send_break(self, uuid: str) -> None:

@@ -50,7 +50,7 @@ class Devices:
         def look(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 running.append(parsed)
-        self._with_seen("read", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
+        self._with_seen("read", uuid, look, missing_is_fine=True, lane=Lane.READ)
         return running[0] if running else None
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:

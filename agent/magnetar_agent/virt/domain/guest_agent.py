@@ -65,7 +65,7 @@ class GuestAgent(Domains):
                                  for channel in xml.iterfind("devices/channel/target")
                                  if channel.get("name") == CHANNEL)
 
-        self._with("look for the guest agent of", uuid, look, missing_is_fine=True, lane=Lane.LOOK)
+        self._with("look for the guest agent of", uuid, look, missing_is_fine=True, lane=Lane.READ)
         return any(connected)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
 #: Seconds between two checks of a migration.
-LOOK = 0.25
+POLL_INTERVAL = 0.25
 #: Seconds until a migration whose agent has ended must notice that its sockets are gone.
 STRAY = 30.0
 _FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
@@ -110,7 +110,7 @@ class Migrations:
                                           f"`virsh domjobinfo {uuid}`, then repeat the call.")
                 with suppress(libvirt.libvirtError):
                     domain.abortJob()
-                time.sleep(LOOK)
+                time.sleep(POLL_INTERVAL)
         self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
 
     def post_copy(self, uuid: str) -> bool:
@@ -206,7 +206,7 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
     finally:
         over.set()
         begun.set()
-        thread.join(LOOK * 20)  # otherwise it could pause a guest that has been taken back
+        thread.join(POLL_INTERVAL * 20)  # otherwise it could pause a guest that has been taken back
         with suppress(libvirt.libvirtError):
             conn.domainEventDeregisterAny(event)
 
@@ -234,7 +234,7 @@ class _Watch:
                 watch.register(descriptor, select.POLLIN)
             work.start()
             while work.is_alive():
-                ready = [descriptor for descriptor, _event in watch.poll(LOOK * 1000)]
+                ready = [descriptor for descriptor, _event in watch.poll(POLL_INTERVAL * 1000)]
                 if process in ready:
                     watch.unregister(process)
                     over = on_cut_over()
@@ -244,7 +244,7 @@ class _Watch:
                     with suppress(libvirt.libvirtError):
                         self._look()
         finally:
-            work.join(LOOK)
+            work.join(POLL_INTERVAL)
             for descriptor in filter(None, (process, None if work.is_alive() else work.ended)):
                 os.close(descriptor)
         if work.error is not None and not over:

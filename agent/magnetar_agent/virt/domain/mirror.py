@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FLAGS = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 #: Seconds that QEMU may take to end a copy, and between two checks.
-END, LOOK = 60.0, 0.1
+END, POLL_INTERVAL = 60.0, 0.1
 
 
 class Mirrors(Domains, Devices):
@@ -81,7 +81,7 @@ class Mirrors(Domains, Devices):
                            lambda domain: domain.blockJobAbort(target, 0), missing_is_fine=True, lane=Lane.LONG)
             if time.monotonic() > end:
                 raise HypervisorError(f"libvirt could not end the copy of the disk {target} of the domain {uuid}.")
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
 
 
 def _cut(disk: ET.Element, size: int) -> None:

@@ -259,7 +259,7 @@ class Domains:
             else:
                 act(domain, parsed)
         text = f"{purpose} the domain {uuid}"
-        if lane is Lane.LOOK:
+        if lane is Lane.READ:
             self.connection.call(text, run)
         else:
             self.connection.ask(text, uuid, run, lane, kind)

@@ -65,9 +65,9 @@ class Statistics:
 
         # For a hanging guest libvirt returns its own data: while a call waits for QEMU, NOWAIT asks QEMU nothing.
         try:
-            read_from(Lane.LOOK if self.connection.is_silent(uuid) else Lane.GUEST)
+            read_from(Lane.READ if self.connection.is_silent(uuid) else Lane.GUEST)
         except GuestSilent:
-            read_from(Lane.LOOK)
+            read_from(Lane.READ)
         return figures[0] if figures else None
 
     def guest_usages(self) -> dict[str, GuestUsage]:

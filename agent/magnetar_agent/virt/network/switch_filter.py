@@ -34,7 +34,7 @@ FLOW = f"cookie={COOKIE:#x},priority=65535,{MARKED},actions=drop"
 #: The watched changes of flows, in the form of ovs-ofctl(8) under ``monitor``.
 WATCH = f"watch:!initial,{MARKED}"
 #: Seconds between two checks in case an event is missed (the first checks are sooner), and between two watches.
-LOOK, FIRST, AGAIN = 30.0, 0.2, 1.0
+POLL_INTERVAL, FIRST, AGAIN = 30.0, 0.2, 1.0
 #: Seconds that adding the flow may take; the most bytes of a stored line.
 TIMEOUT, MOST = 10.0, 1000
 
@@ -123,7 +123,7 @@ class SwitchFilter:
         yield ""
         while True:
             if not ready.poll(patience * 1000):
-                patience = min(2 * patience, LOOK)
+                patience = min(2 * patience, POLL_INTERVAL)
                 yield ""
                 continue
             output = os.read(pipe, 65536)
@@ -133,7 +133,7 @@ class SwitchFilter:
             partial = partial[-MOST:]
             for line in lines:
                 if b"event=" in line:
-                    patience = LOOK  # the watch works
+                    patience = POLL_INTERVAL  # the watch works
                 yield line.decode(errors="replace")[:MOST]
 
     def _add(self) -> None:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 #: Threads that look up tokens, and limits of tokens in look-up or connection: of all, and of one address.
 THREADS, ASKED, OF_ADDRESS = 4, 64, 16
 #: Seconds to connect to an agent, seconds for a server to arrive after a live migration, and seconds between checks.
-CONNECT, ARRIVES, LOOK = 10.0, 120.0, 0.5
+CONNECT, ARRIVES, POLL_INTERVAL = 10.0, 120.0, 0.5
 #: Limit of the bytes of one message.
 LONGEST = 1 << 20
 #: WebSocket close codes: normal, policy violation, try again.
@@ -241,7 +241,7 @@ class ConsoleProxy:
                     whereabouts = await self._ask(consoles.console_whereabouts, self.cloud, grant)
                     if not whereabouts.moving:
                         return whereabouts.host
-                    await asyncio.sleep(LOOK)
+                    await asyncio.sleep(POLL_INTERVAL)
         return None
 
 

@@ -25,7 +25,7 @@ from .image import CloudImages
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating",
           "awaiting-transfer": "awaiting-transfer"}
 #: Seconds between checks of a resource that is being created, and in total.
-LOOK, LIMIT = 0.1, 1800.0
+POLL_INTERVAL, LIMIT = 0.1, 1800.0
 #: Sources of a volume: field, and the statuses in which the source can be copied.
 SOURCES = (("image", ("active",)), ("source_volume", ("available", "in-use")), ("snapshot", ("available",)))
 GIB = 2**30
@@ -123,8 +123,8 @@ class Stored(CloudDriver):
         return source
 
     def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
-        """Yield the current status of the resource *id* every ``LOOK`` seconds; ``None`` if it does not exist. Raises
-        ``TimedOut`` after ``LIMIT`` seconds. *late*: the end of the error message."""
+        """Yield the current status of the resource *id* every ``POLL_INTERVAL`` seconds; ``None`` if it does not exist.
+        Raises ``TimedOut`` after ``LIMIT`` seconds. *late*: the end of the error message."""
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -134,7 +134,7 @@ class Stored(CloudDriver):
             yield status
             if time.monotonic() > deadline:
                 raise TimedOut(f"The {self.kind.noun} {late or f'{id} is still {status}'}.")
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
 
     def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until the resource *id* is available or in use. Raises ``Conflict`` if the resource gets an error status

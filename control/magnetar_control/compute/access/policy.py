@@ -32,7 +32,7 @@ KEPT = 20000
 #: The rule that decides who is an administrator (``is_admin`` in checks).
 ADMIN = "context_is_admin"
 #: Seconds between two checks of the policy files for changes.
-LOOK_AGAIN = 2.0
+RECHECK_INTERVAL = 2.0
 
 
 class RuleSet(NamedTuple):
@@ -113,9 +113,9 @@ class Policy:
         return decision
 
     def _look(self) -> None:
-        """Read the policy files again if they have changed, but check for changes only every ``LOOK_AGAIN`` seconds. If
-        a file is invalid, log the error and continue with the previous rules."""
-        if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
+        """Read the policy files again if they have changed, but check for changes only every ``RECHECK_INTERVAL``
+        seconds. If a file is invalid, log the error and continue with the previous rules."""
+        if not (self.file or self.folders) or time.monotonic() - self._looked < RECHECK_INTERVAL:
             return
         with self._lock:
             self._looked, stamp, previous_stamp = time.monotonic(), policy_files.policy_files_stamp(

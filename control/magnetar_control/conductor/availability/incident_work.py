@@ -41,7 +41,7 @@ from .witnesses import ask_witnesses
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks at the hosts; seconds until witnesses are asked about a host again.
-LOOK, ASK_AGAIN = 2.0, 10.0
+POLL_INTERVAL, ASK_AGAIN = 2.0, 10.0
 NO_DEVICE = ("Host {host} is silent, and has no power device in the setting fencing, so nothing was done. Switch it "
              "off by hand, and run `magnetar host fence {host} --confirmed`: then its servers are evacuated.")
 

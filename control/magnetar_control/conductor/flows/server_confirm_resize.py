@@ -15,7 +15,7 @@ from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import ACTIVE, CRASHED, OFF, RESIZED, STOPPED, power_number
 
 #: Seconds between two searches for unconfirmed resizes.
-LOOK = 5.0
+POLL_INTERVAL = 5.0
 
 
 def run_resize_confirmation(work: RunningAction) -> None:

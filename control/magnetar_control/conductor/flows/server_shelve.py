@@ -31,7 +31,7 @@ from .server_power import stop_guest
 
 log = logging.getLogger(__name__)
 #: Seconds between two searches for servers that were shelved long enough.
-LOOK = 15.0
+POLL_INTERVAL = 15.0
 TAKING_OFF = "shelving_offloading"
 
 

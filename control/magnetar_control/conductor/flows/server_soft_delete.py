@@ -28,7 +28,7 @@ from .server_rescue import release_rescue_disk
 from .server_shelve import delete_image
 
 #: Seconds between two searches for servers that were soft-deleted long enough.
-LOOK = 15.0
+POLL_INTERVAL = 15.0
 
 
 def run_soft_deletion(work: RunningAction) -> None:

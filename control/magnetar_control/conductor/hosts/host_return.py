@@ -30,7 +30,7 @@ from magnetar_core.power import LIVE, OFF
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks whether a host that answers is still fenced.
-FENCED_LOOK = 5.0
+FENCED_POLL_INTERVAL = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
@@ -90,7 +90,7 @@ def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
             log.warning("host %s is fenced, and its agent answers: its servers stay off until `magnetar host unfence "
                         "%s`", host, host, extra={"host": host})
             warned = True
-        if conductor.over.wait(FENCED_LOOK):
+        if conductor.over.wait(FENCED_POLL_INTERVAL):
             return False
 
 

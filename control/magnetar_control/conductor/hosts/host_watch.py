@@ -43,7 +43,7 @@ from .watch_loop import TOLD, WatchLoop
 
 log = logging.getLogger(__name__)
 #: Seconds between two rounds over all hosts.
-LOOK = 3.0
+POLL_INTERVAL = 3.0
 #: Seconds after which hosts are read although the API database looks unchanged.
 UNCHANGED = 30.0
 #: Seconds between two writes of the free space of a host's pools.
@@ -103,7 +103,7 @@ class HostWatch:
             except Exception as error:
                 if failure != (failure := repr(error)):
                     log.exception("hosts of cell %s: the round failed; it is repeated", self.conductor.cell.name)
-            self.conductor.over.wait(LOOK)
+            self.conductor.over.wait(POLL_INTERVAL)
         self._loop.close()
 
     def _register(self) -> None:
@@ -153,7 +153,7 @@ class HostWatch:
             conductor.begin_settling()
         other_cells = [(cell, database) for cell, database in conductor.store.databases()
                        if cell.id not in (conductor.cell.id, CELL0)]
-        snapshots_by_cell = scatter_gather_cells(other_cells, read_snapshot, LOOK)
+        snapshots_by_cell = scatter_gather_cells(other_cells, read_snapshot, POLL_INTERVAL)
         for cell_id, snapshot in snapshots_by_cell.items():
             self._update_hosts([name for name, host in list(conductor.states.hosts.items())
                                 if host.profile.cell_id == cell_id], snapshot or cell_look.NOTHING)

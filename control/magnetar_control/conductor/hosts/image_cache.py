@@ -18,7 +18,7 @@ from magnetar_core.errors import MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
 #: Seconds between two checks; attempts for an image; seconds to wait for a host that is down.
-LOOK, ATTEMPTS, PATIENCE = 2.0, 3, 24 * 3600.0
+POLL_INTERVAL, ATTEMPTS, PATIENCE = 2.0, 3, 24 * 3600.0
 #: Requests that one check reads.
 AT_ONCE = 100
 

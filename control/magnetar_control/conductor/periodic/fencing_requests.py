@@ -22,7 +22,7 @@ from magnetar_core.errors import FencingFailed, MagnetarError
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks at the requests, and the number of requests that are served at the same time.
-LOOK, MOST = 1.0, 16
+POLL_INTERVAL, MOST = 1.0, 16
 
 
 class FencingRequests:

@@ -28,7 +28,7 @@ from magnetar_core.power import BUILDING, RESIZED
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks at the drains.
-LOOK = 1.0
+POLL_INTERVAL = 1.0
 CONFIRM = "confirmResize"
 DOWN = ("The agent of the host does not answer, so no server can be moved off it. Bring the host up; or, if it is off "
         "for sure, evacuate its servers.")
@@ -56,7 +56,7 @@ def work_on_drains(conductor: Conductor) -> bool:
         try:
             _advance_drain(conductor, drain)
         except (MagnetarError, DBAPIError, servers.Moved) as error:
-            log.warning("drain of host %s: %s; it is tried again in %g s", drain.host, error, LOOK)
+            log.warning("drain of host %s: %s; it is tried again in %g s", drain.host, error, POLL_INTERVAL)
     return bool(rows)
 
 

@@ -21,7 +21,7 @@ from magnetar_control.store.engine.database import Database, utc_now
 
 log = logging.getLogger(__name__)
 #: Seconds between two checks for notifications; seconds after which a batch ends.
-LOOK, BATCH_TIME = 1.0, 15.0
+POLL_INTERVAL, BATCH_TIME = 1.0, 15.0
 #: Most notifications in a batch.
 BATCH = 100
 
@@ -38,7 +38,7 @@ class NotificationSender:
 
     def __call__(self) -> None:
         """Send notifications until the conductor ends."""
-        while not self.conductor.over.wait(LOOK):
+        while not self.conductor.over.wait(POLL_INTERVAL):
             for database, box in self.places:
                 try:
                     while self.send(database, box) and not self.conductor.over.is_set():

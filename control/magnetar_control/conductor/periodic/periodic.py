@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control import memory
-from magnetar_control.conductor.availability.incident_work import LOOK as AVAILABILITY_LOOK
+from magnetar_control.conductor.availability.incident_work import POLL_INTERVAL as AVAILABILITY_INTERVAL
 from magnetar_control.conductor.availability.incident_work import AvailabilityWatch
 from magnetar_control.conductor.flows import (
     server_confirm_resize,
@@ -31,7 +31,7 @@ from magnetar_control.conductor.flows import (
 from magnetar_control.conductor.hosts.guest_updates import GuestUpdateSender
 from magnetar_control.conductor.hosts.host_removals import HostRemovals
 from magnetar_control.conductor.hosts.host_watch import HostWatch
-from magnetar_control.conductor.hosts.image_cache import LOOK, ImageCache
+from magnetar_control.conductor.hosts.image_cache import POLL_INTERVAL, ImageCache
 from magnetar_control.conductor.steps.host_groups import GroupUpdateSender
 from magnetar_control.conductor.steps.host_updates import QUIET, HostUpdateSender
 from magnetar_control.conductor.worker.conductor import Conductor
@@ -50,17 +50,17 @@ from magnetar_core.errors import InUse, MagnetarError, NotFound
 
 from .audit_state import Finding
 from .cell_audit import CellAudit
-from .fencing_requests import LOOK as FENCING_LOOK
+from .fencing_requests import POLL_INTERVAL as FENCING_INTERVAL
 from .fencing_requests import FencingRequests
-from .host_drains import LOOK as DRAIN_LOOK
+from .host_drains import POLL_INTERVAL as DRAIN_INTERVAL
 from .host_drains import work_on_drains
 from .notification_sender import drop_old
 from .repair import repair_finding
-from .room_check import LOOK as ROOM_LOOK
+from .room_check import POLL_INTERVAL as ROOM_INTERVAL
 from .room_check import check_cell_room
-from .usage_audit import LOOK as USAGE_LOOK
+from .usage_audit import POLL_INTERVAL as USAGE_INTERVAL
 from .usage_audit import tell_usage
-from .usage_check import LOOK as USAGE_CHECK_LOOK
+from .usage_check import POLL_INTERVAL as USAGE_CHECK_INTERVAL
 from .usage_check import UsageCheck
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ SILENT = 15.0
 #: Seconds of rest after a second of the audit, and the most.
 REST, LONGEST_REST = 9.0, 10.0
 #: Seconds between two looks for data to migrate.
-MIGRATING_LOOK = 300.0
+MIGRATING_INTERVAL = 300.0
 #: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
 #: Seconds for which SQLite's log may keep deleted data, such as passwords of actions.
@@ -306,29 +306,29 @@ TASKS = (
                  one_conductor=False),
     PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.send_updates(
         periodic.host_removals), one_conductor=False),
-    PeriodicTask("confirming resizes", server_confirm_resize.LOOK,
+    PeriodicTask("confirming resizes", server_confirm_resize.POLL_INTERVAL,
                  lambda periodic: server_confirm_resize.confirm_expired(periodic.conductor)),
-    PeriodicTask("offloading shelved servers", server_shelve.LOOK,
+    PeriodicTask("offloading shelved servers", server_shelve.POLL_INTERVAL,
                  lambda periodic: server_shelve.offload_expired(periodic.conductor)),
-    PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.LOOK,
+    PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.POLL_INTERVAL,
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
-    PeriodicTask("draining hosts", DRAIN_LOOK, Periodic.drain_hosts),
-    PeriodicTask("watching for dead hosts", AVAILABILITY_LOOK, lambda periodic: periodic.availability_watch.look(),
+    PeriodicTask("draining hosts", DRAIN_INTERVAL, Periodic.drain_hosts),
+    PeriodicTask("watching for dead hosts", AVAILABILITY_INTERVAL, lambda periodic: periodic.availability_watch.look(),
                  own_thread=True),
-    PeriodicTask("fencing hosts", FENCING_LOOK, Periodic.fence_hosts),
-    PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
+    PeriodicTask("fencing hosts", FENCING_INTERVAL, Periodic.fence_hosts),
+    PeriodicTask("bringing images to hosts", POLL_INTERVAL, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),
-    PeriodicTask("checking room to fail", ROOM_LOOK,
+    PeriodicTask("checking room to fail", ROOM_INTERVAL,
                  lambda periodic: check_cell_room(periodic.conductor, periodic.rest_after), own_thread=True),
-    PeriodicTask("checking quota usage", USAGE_CHECK_LOOK, lambda periodic: periodic.usage_check.look()),
+    PeriodicTask("checking quota usage", USAGE_CHECK_INTERVAL, lambda periodic: periodic.usage_check.look()),
     PeriodicTask("purge", 3600.0, _purge),
-    PeriodicTask("migrating data", MIGRATING_LOOK, Periodic.migrate_data, own_thread=True),
+    PeriodicTask("migrating data", MIGRATING_INTERVAL, Periodic.migrate_data, own_thread=True),
     PeriodicTask("closing idle connections to agents", 30.0,
                  lambda periodic: periodic.conductor.agents.close_idle(), one_conductor=False),
     PeriodicTask("returning free memory", FREED, lambda _periodic: memory.return_free_memory(), one_conductor=False),
     PeriodicTask("emptying logs of databases", EMPTIED, lambda periodic: empty_logs(periodic.conductor)),
-    PeriodicTask("telling usage", USAGE_LOOK, lambda periodic: tell_usage(periodic.conductor)),
+    PeriodicTask("telling usage", USAGE_INTERVAL, lambda periodic: tell_usage(periodic.conductor)),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, one_conductor=False),
     # In each conductor: only scheduling conductors send from the shared databases, and the first may be none of them.
     PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), one_conductor=False),

@@ -11,7 +11,7 @@ from magnetar_control.scheduler.room_report import CLOUD, RoomReport, report_roo
 
 log = logging.getLogger(__name__)
 #: Seconds between two checks.
-LOOK = 600.0
+POLL_INTERVAL = 600.0
 
 
 def check_cell_room(conductor: Conductor, pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:

@@ -12,7 +12,7 @@ from magnetar_control.store.engine.database import format_moment, utc_now
 from magnetar_control.store.servers import usage
 
 #: Seconds between two checks whether a period is over; servers in one transaction.
-LOOK, BATCH = 60.0, 100
+POLL_INTERVAL, BATCH = 60.0, 100
 #: Delay after a period's end until all its changes are in the database: clocks differ, and transactions take time.
 SETTLED = timedelta(seconds=15)
 

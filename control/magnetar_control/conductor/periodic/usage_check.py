@@ -14,7 +14,7 @@ from magnetar_control.store.store import CELL0
 log = logging.getLogger(__name__)
 #: Seconds between two parts of the check; size of a part in servers; number of servers that a project counts as, for
 #: its queries.
-LOOK, SERVERS, PROJECT = 60.0, 2000, 20
+POLL_INTERVAL, SERVERS, PROJECT = 60.0, 2000, 20
 
 
 class UsageCheck:

@@ -18,7 +18,7 @@ from magnetar_control.store.actions.actions import HostLimits
 #: Divisor of the share of a host that is down: few workers should wait for its agent.
 DOWN = 4
 #: Seconds that an action waits, with its worker, for its turn at another host; seconds between two checks.
-TURN, LOOK = 3.0, 0.1
+TURN, POLL_INTERVAL = 3.0, 0.1
 Key = tuple[str, int]
 
 
@@ -108,7 +108,7 @@ class LeasedActions:
             if time.monotonic() >= min(began, oldest) + TURN:
                 raise HostBusy(f"As many actions of this conductor as may ask host {host} at once do. It goes on when "
                                "one of them has ended.")
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
             mine = self._enter(key, host)
         try:
             yield

@@ -15,7 +15,7 @@ from magnetar_core.document import Document, Documents
 from . import passwords, tables
 from .bootstrap import create_initial_rows
 from .resources import fetch_identity_row
-from .tokens import LOOK_AGAIN, Tokens
+from .tokens import RECHECK_INTERVAL, Tokens
 
 HOUR = 3600.0
 #: Lifetime of tokens in seconds: shortest, longest, default.
@@ -28,16 +28,17 @@ class EmbeddedIdentity:
     """The identity service built into Magnetar, an implementation of ``services.Identity``.
 
     *life*: the lifetime of tokens in seconds. *follow*: whether URLs in the catalogue get the host name of the client's
-    request. *look_again*: seconds until changes by other processes take effect. *clock*: returns seconds since the
-    epoch.
+    request. *recheck_interval*: seconds until changes by other processes take effect. *clock*: returns seconds since
+    the epoch.
     """
 
-    def __init__(self, database: Database, life: float = USUAL, follow: bool = True, look_again: float = LOOK_AGAIN,
+    def __init__(self, database: Database, life: float = USUAL, follow: bool = True,
+                 recheck_interval: float = RECHECK_INTERVAL,
                  clock: Callable[[], float] = time.time) -> None:
         if not SHORTEST <= life <= LONGEST:
             raise ValueError(f"the life of tokens is {life:.0f} s; it must be {SHORTEST:.0f} to {LONGEST:.0f}")
         self.database, self.life, self.follow = database, life, follow
-        self.tokens = Tokens(database, clock, look_again)
+        self.tokens = Tokens(database, clock, recheck_interval)
 
     def validate(self, token: str) -> Context | None:
         valid_token = self.tokens.find(token)

@@ -39,7 +39,7 @@ from .trust_rows import delegated_roles, trust_chain, use_trust
 #: Number of cached tokens; when it is exceeded, the cache is emptied.
 REMEMBERED = 20_000
 #: Seconds between two checks of ``revision``.
-LOOK_AGAIN = 1.0
+RECHECK_INTERVAL = 1.0
 PREFIX = "mt"
 #: Longest token that is accepted, in characters.
 LONGEST = 2048
@@ -112,11 +112,11 @@ class Token:
 
 class Tokens:
     """A cache of valid tokens, and the transactions that issue and revoke tokens. *clock*: returns seconds since the
-    epoch. *look_again*: seconds between checks for changes by other processes."""
+    epoch. *recheck_interval*: seconds between checks for changes by other processes."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time,
-                 look_again: float = LOOK_AGAIN) -> None:
-        self.database, self.clock, self.look_again = database, clock, look_again
+                 recheck_interval: float = RECHECK_INTERVAL) -> None:
+        self.database, self.clock, self.recheck_interval = database, clock, recheck_interval
         self._known: dict[str, Token] = {}
         self._keys: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -184,7 +184,7 @@ class Tokens:
         if number != self._revision:
             self.forget()
         with self._lock:
-            self._revision, self._look_at = number, time.monotonic() + self.look_again
+            self._revision, self._look_at = number, time.monotonic() + self.recheck_interval
 
     def _look_up(self, token: str) -> Token | None:
         with self._lock:

@@ -59,7 +59,7 @@ LEASE = 15.0
 #: Maximum number of attempts while a host does not answer; seconds between them, which double, and their maximum.
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
 #: Seconds between reads of the tables without a signal: by the first thread, and by each other one.
-LOOK, SELDOM = 1.0, 5.0
+POLL_INTERVAL, SELDOM = 1.0, 5.0
 #: Seconds between reads of the tables while there are no tasks and the database seems unchanged.
 QUIET = 15.0
 #: Seconds that one task may take.
@@ -93,7 +93,8 @@ class Worker:
     def start(self, threads: int = 4, backup_threads: int = 2) -> None:
         """Start *threads* threads for the tasks of volumes and snapshots, and *backup_threads* threads for the tasks of
         backups, which may take hours. The threads also continue the tasks of processes that died."""
-        self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK, tables), daemon=True,
+        self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else POLL_INTERVAL, tables),
+                                          daemon=True,
                                           name=f"{name} {number}")
                          for name, count, tables in (("volumes", threads, (volumes, snapshots)),
                                                      ("backups", backup_threads, (backups,)))

@@ -30,10 +30,10 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 class ChangeSignals:
     """Condition variables by name, for the threads of this process: ``notify`` wakes all threads that wait for the same
-    name. *look_again*: the longest time in seconds that ``wait`` takes."""
+    name. *recheck_interval*: the longest time in seconds that ``wait`` takes."""
 
-    def __init__(self, look_again: float) -> None:
-        self.look_again = look_again
+    def __init__(self, recheck_interval: float) -> None:
+        self.recheck_interval = recheck_interval
         self._lock = threading.Lock()
         #: A condition for each name, so that a signal wakes no thread that waits for another name.
         self._conditions: dict[str, threading.Condition] = {}
@@ -54,13 +54,14 @@ class ChangeSignals:
 
     def wait(self, name: str, known_count: int, limit: float | None = None) -> None:
         """Wait until ``notify`` is called with *name*, or return immediately if ``count`` has already changed from
-        *known_count*. Waits for at most ``look_again`` seconds, or *limit* seconds if that is less."""
-        self.wait_for_signal(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
+        *known_count*. Waits for at most ``recheck_interval`` seconds, or *limit* seconds if that is less."""
+        self.wait_for_signal(name, known_count,
+                             self.recheck_interval if limit is None else min(limit, self.recheck_interval))
 
     def wait_for_signal(self, name: str, known_count: int, limit: float) -> None:
         """Wait until ``notify`` is called with *name*, or return immediately if ``count`` has already changed from
-        *known_count*. Waits for at most *limit* seconds, even if ``look_again`` is less. Use it only for names that
-        other processes never signal."""
+        *known_count*. Waits for at most *limit* seconds, even if ``recheck_interval`` is less. Use it only for names
+        that other processes never signal."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._counts.get(name, 0) != known_count, limit)

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Seconds after which a thread that waits for a signal checks the table again, by engine; ``WATCHED``: while a SQLite
 #: file is watched.
-LOOK_AGAIN = {"sqlite": 0.05, "postgresql": 2.0}
+RECHECK_INTERVAL = {"sqlite": 0.05, "postgresql": 2.0}
 WATCHED = 2.0
 #: How many threads of a process read and write at the same time, and for how many seconds the next thread waits for its
 #: turn before it goes ahead. SQLite's own lock is polled every 0.1 s; a thread that waits here is woken immediately.
@@ -143,7 +143,7 @@ class Database:
         self.name, self.url, self.limit = name, make_url(url), limit
         self.breaker, self._pool = CircuitBreaker(), pool
         self.kind = self.url.get_backend_name()
-        if self.kind not in LOOK_AGAIN:
+        if self.kind not in RECHECK_INTERVAL:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({parameter: NOTICED[parameter]
@@ -158,7 +158,7 @@ class Database:
         self.reading = make(self.url, pool, isolation_level="AUTOCOMMIT", skip_autocommit_rollback=True)
         self._open: deque[Connection] = deque()
         self._to_read, self._to_write = (_thread_limit(count, patience) for count, patience in THREAD_LIMITS[self.kind])
-        self.signals = ChangeSignals(LOOK_AGAIN[self.kind])
+        self.signals = ChangeSignals(RECHECK_INTERVAL[self.kind])
         #: Identifies this process's notifications, which its listener ignores: ``notify`` wakes its own threads
         #: directly.
         self.origin = uuid.uuid4().hex[:12]
@@ -286,9 +286,9 @@ class Database:
             except OSError as error:
                 log.warning("database %s: %s; changes by other processes are looked for every %g s. Raise "
                             "fs.inotify.max_user_instances to have them reported", self.name, error,
-                            self.signals.look_again)
+                            self.signals.recheck_interval)
                 return
-            self.signals.look_again = WATCHED
+            self.signals.recheck_interval = WATCHED
         if self._listener is not None:
             self._listener.start()
 

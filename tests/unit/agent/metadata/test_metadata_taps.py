@@ -174,7 +174,7 @@ def test_strangers_and_other_ports(host: Host) -> None:
 
 
 def test_what_is_flushed_or_killed_comes_back_and_nothing_is_left(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_agent.metadata.service.LOOK", 0.5)
+    monkeypatch.setattr("magnetar_agent.metadata.service.POLL_INTERVAL", 0.5)
 
     def act() -> None:
         with two_guests(host) as (one, two, _three):

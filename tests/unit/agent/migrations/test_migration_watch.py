@@ -97,7 +97,7 @@ class Domain:
 @pytest.fixture
 def move(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Any]]]:
     """Migrates a domain with these options of ``MigrationParams``; returns what *going* was told."""
-    monkeypatch.setattr(migrate, "LOOK", 0.01)
+    monkeypatch.setattr(migrate, "POLL_INTERVAL", 0.01)
     monkeypatch.setattr(migrate, "_emulated", lambda _domain: False)
 
     def run(domain: Domain, going: Callable[[Any], None] | None = None, **options: Any) -> list[Any]:

@@ -65,8 +65,8 @@ class Guests:
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Guests]]:
     """Makes the connections of a libvirtd with so many workers."""
-    monkeypatch.setattr(pool, "FIRST_LOOK", 0.05)
-    monkeypatch.setattr(pool, "NEXT_LOOK", 0.05)
+    monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
+    monkeypatch.setattr(pool, "NEXT_CHECK", 0.05)
     made: list[Guests] = []
 
     def build(workers: int) -> Guests:
@@ -167,7 +167,7 @@ def test_more_guests_than_workers(make: Callable[[int], Guests]) -> None:
         with pytest.raises(GuestSilent, match=f"hold {places - 1} of the {places} calls.*hung0, hung1.*max_workers"):
             guests.act(guest)
     assert guests.connections.in_flight() == places - 1
-    for lane in (Lane.LOOK, Lane.HOST):
+    for lane in (Lane.READ, Lane.HOST):
         assert guests.connections.call("look", lambda conn: conn.getType(), lane) == "TEST"
     assert guests.connections.ask_storage("look", "pool", lambda conn: conn.getType()) == "TEST"
     assert guests.connections.ask("stop it", hung[0], lambda _conn: "stopped", Lane.END, "end") == "stopped"
@@ -356,6 +356,6 @@ def test_the_lanes_leave_each_other_places(workers: int) -> None:
     found = LibvirtLimits(workers)
     for lane in limits.OF_GUESTS:
         assert 0 < found.max_calls(lane) < found.guests
-    others = {Lane.LOOK, Lane.HOST, Lane.END}
+    others = {Lane.READ, Lane.HOST, Lane.END}
     assert found.guests + found.storage + sum(found.max_calls(lane) for lane in others) <= max(workers, 17)
     assert 0 < found.max_calls(Lane.STORAGE) < found.storage

@@ -80,7 +80,7 @@ class World(Things):
         self.v1 = self.mounts[""].v1
         self.v1.until = self._until
         self._patched = contextlib.ExitStack()
-        for module, name, seconds in ((server_watch, "LOOK", 0.005), (v1_volume, "LOOK", 0.005),
+        for module, name, seconds in ((server_watch, "POLL_INTERVAL", 0.005), (v1_volume, "POLL_INTERVAL", 0.005),
                                       (server_actions, "NIC_LIMIT", 0.05), (interfaces, "DONE", 0.05)):
             self._patched.enter_context(patch.object(module, name, seconds))
         self.common, self.personas, self.projects = {}, {}, {}

@@ -31,7 +31,7 @@ WRONG = {
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(policy, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(policy, "RECHECK_INTERVAL", 0.0)
     return tmp_path / "policy.yaml"
 
 

@@ -86,7 +86,7 @@ def test_a_rebuild_keeps_changes_or_forgets_them(cloud):
 
 
 def test_rules_are_asked(cloud, tmp_path, monkeypatch):
-    monkeypatch.setattr(policy, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(policy, "RECHECK_INTERVAL", 0.0)
     file = tmp_path / "policy.yaml"
     file.write_text('"os_compute_api:servers:create:trusted_certs": "!"\n'
                     '"os_compute_api:servers:rebuild:trusted_certs": "!"\n')

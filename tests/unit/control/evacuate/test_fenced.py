@@ -152,7 +152,7 @@ def test_a_host_that_was_switched_on_is_fenced_again(admin, lost, agent, fencing
 
 def test_a_fenced_host_that_answers_starts_nothing_and_is_not_up(admin, lost, fencing, monkeypatch):
     """Somebody has pressed its button. Its servers start when it is unfenced."""
-    monkeypatch.setattr(host_return, "FENCED_LOOK", 0.1)
+    monkeypatch.setattr(host_return, "FENCED_POLL_INTERVAL", 0.1)
     id, host = lost
     fencing.fence_host(host, "test")
     admin.boots(host)

@@ -308,7 +308,7 @@ def test_work_is_done_though_no_bell_rings(on_postgresql, monkeypatch):
     began = time.monotonic()
     assert cloud.admin.act(server["id"], "os-stop").status == 202
     assert cloud.admin.settled(server["id"])["status"] == "SHUTOFF"
-    assert [at for at in looks if began <= at <= began + database_module.LOOK_AGAIN["postgresql"] + 2.0]
+    assert [at for at in looks if began <= at <= began + database_module.RECHECK_INTERVAL["postgresql"] + 2.0]
     cloud.admin.delete(f"/v2.1/servers/{server['id']}")
     assert cloud.admin.settled(server["id"]) is None
 

@@ -182,7 +182,7 @@ def test_many_who_have_time_do_not_wait_for_long(compute, way, monkeypatch):
 
 
 def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
-    monkeypatch.setattr("magnetar_control.conductor.hosts.host_watch.LOOK", TIMEOUT)
+    monkeypatch.setattr("magnetar_control.conductor.hosts.host_watch.POLL_INTERVAL", TIMEOUT)
     monkeypatch.setattr("magnetar_control.health.PATIENCE", TIMEOUT)
     for cell in ("cell1", "cell2"):
         compute.host(f"kvm-{cell}", cell=cell)

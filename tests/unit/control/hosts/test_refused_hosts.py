@@ -143,7 +143,7 @@ def test_the_scheduler_forgets_a_refusal_with_the_next_heartbeat():
 
 
 def test_rounds_go_on_after_an_unexpected_error_that_is_told_once(monkeypatch, caplog):
-    monkeypatch.setattr(host_watch, "LOOK", 0.0)
+    monkeypatch.setattr(host_watch, "POLL_INTERVAL", 0.0)
     rounds, over = [], SimpleNamespace(is_set=lambda: len(rounds) > 3, wait=lambda _seconds: None)
     watch = host_watch.HostWatch(SimpleNamespace(over=over, cell=SimpleNamespace(name="cell1"),
                                                  settings=SimpleNamespace(hosts={})))

@@ -38,7 +38,7 @@ def service(demo):
 @pytest.fixture(params=[EmbeddedIdentity, Keystone])
 def identity(request, demo, service):
     if request.param is EmbeddedIdentity:
-        yield EmbeddedIdentity(demo.database, look_again=0.0)
+        yield EmbeddedIdentity(demo.database, recheck_interval=0.0)
         return
     with served(identity=identity_application(demo.identity)) as url:
         yield Keystone(f"{url}/identity/v3", "nova", "hush", believed=0.0)

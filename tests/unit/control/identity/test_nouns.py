@@ -242,7 +242,7 @@ def test_domains_keep_what_is_in_them(small):
 
 
 def test_lists_cost_the_same_however_long_they_are(small, monkeypatch):
-    monkeypatch.setattr(small.identity.tokens, "look_again", 3600.0)  # however slow the machine is
+    monkeypatch.setattr(small.identity.tokens, "recheck_interval", 3600.0)  # however slow the machine is
 
     def queries(path):
         with counted(identity=small.database) as seen:

@@ -196,7 +196,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_token_ends_at_once_where_the_change_was_made_and_a_moment_later_elsewhere(cloud, demo, change):
     token = cloud.ask.login("ann", "secret", "demo").token
-    elsewhere = identity.EmbeddedIdentity(cloud.database, look_again=0.05)
+    elsewhere = identity.EmbeddedIdentity(cloud.database, recheck_interval=0.05)
     assert elsewhere.validate(token).user_name == "ann"
     change(cloud, *demo, token)
     assert cloud.identity.validate(token) is None

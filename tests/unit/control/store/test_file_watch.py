@@ -44,7 +44,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_commit_of_another_process_is_heard(watching: Database) -> None:
-    assert watching.signals.look_again == WATCHED
+    assert watching.signals.recheck_interval == WATCHED
     for _time in range(2):
         count = watching.signals.count("actions")
         subprocess.run([sys.executable, "-c", WRITE, str(watching.url.database)], check=True, timeout=300)
@@ -52,7 +52,7 @@ def test_a_commit_of_another_process_is_heard(watching: Database) -> None:
 
 
 def test_a_waiting_thread_is_woken_before_it_looks_again(watching: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching.signals, "look_again", 600.0)
+    monkeypatch.setattr(watching.signals, "recheck_interval", 600.0)
     other = Database(str(watching.url))
     count = watching.signals.count("servers")
     woken = threading.Thread(target=watching.signals.wait, args=("servers", count))
@@ -96,5 +96,5 @@ def test_without_a_watch_the_tables_are_looked_at(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(file_watch, "_report_writes", full)
     database = Database(f"sqlite:///{tmp_path}/a.db")
     database.listen()
-    assert database._listener is None and database.signals.look_again == 0.05
+    assert database._listener is None and database.signals.recheck_interval == 0.05
     database.close()

@@ -26,7 +26,7 @@ from .wanted import knows_nothing, read_desired_units
 
 log = logging.getLogger(__name__)
 #: Seconds between two reads of the notes. A signal announces new notes of this process immediately.
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 #: Seconds between two comparisons of everything.
 ALL = 300.0
 #: Seconds until the worker tries again after the engine did not answer.
@@ -101,7 +101,7 @@ class EngineWorker:
                 self.leads = False  # as far as this process knows
                 self._over.wait(AGAIN)  # even if there is a signal
             else:
-                self.database.signals.wait(changes.NETWORK_CHANGED, signal_count, LOOK)
+                self.database.signals.wait(changes.NETWORK_CHANGED, signal_count, POLL_INTERVAL)
 
     def _tell(self, error: Exception) -> None:
         """Log a warning about *error*, unless a warning was already logged since the engine last worked."""
@@ -210,7 +210,7 @@ class EngineWorker:
                 pending = changes.pending_changes(connection, units)
             if not pending.notes:
                 return pending.number
-            look = time.monotonic() + LOOK
+            look = time.monotonic() + POLL_INTERVAL
             while self.leads and time.monotonic() < min(look, deadline):  # no other process writes then
                 with self._lock:
                     if pending.notes <= write_watch.notes:
@@ -222,7 +222,7 @@ class EngineWorker:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             if not self.leads:
-                self.database.signals.wait(changes.WRITTEN, signal_count, min(remaining, LOOK))
+                self.database.signals.wait(changes.WRITTEN, signal_count, min(remaining, POLL_INTERVAL))
 
     def differences(self) -> list[EngineDifference]:
         """Return the differences between the engine's content and the database, without objects whose changes are still

@@ -40,7 +40,7 @@ GLOBAL = "NB_Global"
 #: Kind of units to the table that has a row with the unit's id.
 ROW_OF = {"network": SWITCH, "group": GROUP}
 #: Seconds after which a caller that waits for hosts checks that the database still answers.
-LOOK = 1.0
+POLL_INTERVAL = 1.0
 #: Seconds that ovn-northd has for a change before the audit reports that it does not follow.
 NORTHD = 10.0
 #: The signal of a change of NB_Global: hosts or ovn-northd have applied changes.
@@ -200,7 +200,7 @@ class _Idl(ovn_servers.DatabaseCopy):
     which signal a change of the row of NB_Global."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
-        self.followed = ChangeSignals(LOOK)  # before the first message of the database
+        self.followed = ChangeSignals(POLL_INTERVAL)  # before the first message of the database
         self._north: Northbound | None = None
         super().__init__(*words, **more)
 
