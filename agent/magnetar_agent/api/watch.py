@@ -210,7 +210,7 @@ class Feed:
         return any(event in watcher.events for watcher in tuple(self._present))
 
     def _happened(self, event: DomainEvent) -> None:
-        document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
+        document = self.host.documents.peek_by_id(Server.noun, event.uuid) if self._present else None
         if document is None or event.what == "agent":  # not Magnetar's domain, or nothing that is shown
             return
         if self._asked("domain"):
@@ -268,7 +268,7 @@ class Feed:
 
     def _look(self, id: str) -> None:
         self._changed.discard(id)
-        document = self.host.documents.look(Server.noun, id)
+        document = self.host.documents.peek_by_id(Server.noun, id)
         if document is None:
             if self._last_states.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": utc_timestamp()})

@@ -99,7 +99,7 @@ class AdoptionDriver(DocumentDriver):
     def _release(self, host: LocalHost, key: str, dry_run: bool, operation: Operation) -> Result:
         document = _find_adopted(host, key)
         if document is None:
-            server = host.documents.look_for(Server.noun, key)
+            server = host.documents.peek_by_key(Server.noun, key)
             foreign = any(key in (domain.name, domain.uuid) for domain in host.hypervisor.domains().values()
                           if not domain.owned)
             if server is not None and not is_adopted(server) and not foreign:

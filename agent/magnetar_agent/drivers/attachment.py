@@ -59,7 +59,7 @@ class AttachmentDriver(DocumentDriver):
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
         for first, second in pairs:
-            server, volume = host.documents.look_for("server", first), host.documents.look_for("volume", second)
+            server, volume = host.documents.peek_by_key("server", first), host.documents.peek_by_key("volume", second)
             if server and volume:
                 return attaching.attachment_id(server.id, volume.id)
             for attachment in attaching.server_attachments(host, server.id, leaving=True) if server else ():

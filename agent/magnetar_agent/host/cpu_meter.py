@@ -23,7 +23,7 @@ class CpuMeter:
         self._before: tuple[float, dict[str, int]] | None = None
         self._shares: dict[str, float] = {}
 
-    def look(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Measure and return the metrics by name; empty if /proc does not provide them. The shares (``percent``) are in
         the result from the second measurement on."""
         try:

@@ -110,5 +110,5 @@ class LocalHost:
     def count_reboot(self, event: DomainEvent) -> None:
         """Count the reboots of this host's servers in ``reboots``. *event*: an event of the hypervisor; events that are
         no reboots are ignored."""
-        if event.what == "rebooted" and self.documents.look("server", event.uuid):
+        if event.what == "rebooted" and self.documents.peek_by_id("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

@@ -53,7 +53,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "shares": shares.share_names(host), "ovn": ovn_status(host),
         "resources": host.provider_config.resources | pmem.pmem_inventories(persistent), "pmem": persistent,
         "provider_config": host.provider_config.as_field, "bandwidths": pci.promised_bandwidths(host),
-        "address": facts.advertised_host_address(host), "metrics": host.meter.look(),
+        "address": facts.advertised_host_address(host), "metrics": host.meter.measure(),
         "images": facts.stored_image_ids(host), "capabilities": list(capabilities_of("agent")),
         "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,

@@ -101,7 +101,7 @@ class PortSecurity:
     def _server_written(self, id: str) -> None:
         """Wake the thread if the server's NICs have changed. Other changes are ignored: a document is written several
         times while a server is created, and each update of the filter would delay the server."""
-        server = self.host.documents.look("server", id)
+        server = self.host.documents.peek_by_id("server", id)
         nics: Any = server.want["networks"] if server is not None else []
         changed = nics != self._nics.get(id, [])
         if nics:
@@ -157,7 +157,7 @@ class PortSecurity:
             self._ports = {}
         coming = None
         for id in todo - {ALL, GROUPS, THERE}:
-            server = documents.look("server", id)
+            server = documents.peek_by_id("server", id)
             if server is None:
                 coming = _coming(self.host) if coming is None else coming
             if is_adopted(server):
@@ -193,7 +193,7 @@ class PortSecurity:
         named = set(members)
         while named:
             id = named.pop()
-            document = self.host.documents.look("group_filter", id)
+            document = self.host.documents.peek_by_id("group_filter", id)
             want = document.want if document is not None else {"rules": (), "members": ()}
             groups[id] = PortGroup(id, tuple(map(parse_group_rule, want["rules"])),
                                    frozenset((*want["members"], *members.get(id, ()))))

@@ -113,7 +113,7 @@ class MetadataService:
 
     # Calls from other threads ---------------------------------------------------------------------------------------
     def _happened(self, event: DomainEvent) -> None:
-        if event.what in _CHANGES and self.host.documents.look("server", event.uuid):
+        if event.what in _CHANGES and self.host.documents.peek_by_id("server", event.uuid):
             self._todo.put((TAPS, event.uuid))
 
     def _written(self, document: Document, removed: bool) -> None:
@@ -179,7 +179,7 @@ class MetadataService:
             taps = [tap for id in changed for tap in self.host.hypervisor.taps(id)]
             unchanged_taps = [tap for tap in self._taps.values() if tap.server not in changed]
         self._taps = {tap.index: tap for tap in (*unchanged_taps, *taps)
-                      if (server := self.host.documents.look("server", tap.server)) and not is_adopted(server)}
+                      if (server := self.host.documents.peek_by_id("server", tap.server)) and not is_adopted(server)}
 
     def _steer(self, again: bool) -> None:
         """Update tables, devices and process for the current tap devices. *again*: also retry bridges that failed

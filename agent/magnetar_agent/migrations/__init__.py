@@ -46,7 +46,7 @@ def migration_of_server(host: LocalHost, server: Document) -> str | None:
     the server's document; ``None`` if it is not set. A field that remained after its migration was removed from this
     host is ignored."""
     mark: str | None = server.state.get(MARK)
-    return mark if mark and host.documents.look("migration", mark) else None
+    return mark if mark and host.documents.peek_by_id("migration", mark) else None
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:

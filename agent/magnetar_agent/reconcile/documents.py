@@ -143,7 +143,7 @@ class Documents:
             document = self._found[kind].get(id)
             return document.copy() if document else None
 
-    def look(self, kind: str, id: str) -> Document | None:
+    def peek_by_id(self, kind: str, id: str) -> Document | None:
         """Return the document with the uuid *id* without copying it, for speed; ``None`` if there is none. The caller
         must not change it or store it."""
         with self._lock:
@@ -152,10 +152,10 @@ class Documents:
     def find(self, kind: str, key: str) -> Document | None:
         """Return a copy of the document with the uuid *key*, or else with the name *key*; ``None`` if there is none.
         Raises ``Ambiguous``, with the uuids, if several have that name."""
-        document = self.look_for(kind, key)
+        document = self.peek_by_key(kind, key)
         return document.copy() if document else None
 
-    def look_for(self, kind: str, key: str) -> Document | None:
+    def peek_by_key(self, kind: str, key: str) -> Document | None:
         """Return the document with the uuid or else the name *key* without copying it, for speed; ``None`` if there is
         none. The caller must not change it or store it. Raises ``Ambiguous`` if several have that name."""
         with self._lock:

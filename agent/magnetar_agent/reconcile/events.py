@@ -58,7 +58,7 @@ def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args:
     check_event_name(kind, name)
     if kind.noun in REPEATABLE:
         REPEATABLE[kind.noun][name](drivers.host, key)
-        remaining = drivers.host.documents.look(kind.noun, key)
+        remaining = drivers.host.documents.peek_by_id(kind.noun, key)
         return {"done": True, "resource": show_resource(drivers, kind, key) if remaining else None}
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "

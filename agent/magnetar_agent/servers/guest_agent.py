@@ -64,7 +64,7 @@ class GuestAgents:
     def _check_asked(self, document: Document) -> None:
         """Raise an error if no command can be sent to the server's guest agent at present: the server is deleted or not
         running, or the agent recently failed to answer."""
-        id, current = document.id, self.host.documents.look("server", document.id)
+        id, current = document.id, self.host.documents.peek_by_id("server", document.id)
         if current is None or current.deleting:
             raise NotFound(f"Server {document.name!r} was removed in the meantime.", kind="server", key=id)
         domain = self.host.hypervisor.domain(id)

@@ -52,7 +52,7 @@ def draw_guest_seed(host: LocalHost, document: Document) -> None:
 
 
 def _key(host: LocalHost, want: Fields) -> dict[str, str]:
-    keypair = host.documents.look_for("keypair", want["key_name"]) if want["key_name"] else None
+    keypair = host.documents.peek_by_key("keypair", want["key_name"]) if want["key_name"] else None
     return {keypair.name: keypair.want["public_key"]} if keypair else {}
 
 
@@ -126,13 +126,13 @@ def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
     """Return the uuid of the kernel or ramdisk image that *image* refers to; ``None`` if there is none. *name*:
     ``kernel`` or ``ramdisk``."""
     reference = image.want.get(name) if image else None
-    part = host.documents.look_for("image", reference) if reference else None
+    part = host.documents.peek_by_key("image", reference) if reference else None
     return part.id if part else None
 
 
 def _nic(host: LocalHost, want: Fields, nic: Fields) -> GuestNic:
     plugged, nic_data = spec.domain_nic(host, nic), nic.get("told") or {}
-    network_document = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
+    network_document = host.documents.peek_by_key("network", nic["network"]) if nic.get("network") else None
     return GuestNic(
         mac=pci.mac_in_guest(want, nic), network=(
             nic_data.get("network_id") or plugged.network or plugged.bridge or nic.get("physical_network", "")),

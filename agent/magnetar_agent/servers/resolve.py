@@ -308,7 +308,7 @@ def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
                                                   f"{bridge!r}; there are {bridge_names}")
         return
     assert network is not None
-    network_document = host.documents.look_for("network", network)
+    network_document = host.documents.peek_by_key("network", network)
     if network_document.deleting if network_document else network not in host.hypervisor.networks():
         refuse_missing(InvalidField(f"{field}.network",
                                     f"must name a network, and there is none called {network!r}; make it "

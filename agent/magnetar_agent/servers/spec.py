@@ -89,7 +89,7 @@ def domain_nic(host: LocalHost, nic: Fields, functions: Mapping[str, PciDevice] 
     if port:
         return Nic(nic["mac"], nic["model"], None, host.settings.integration_bridge, nic.get("tag"), port=port,
                    mtu=(nic.get("told") or {}).get("mtu") or 0)
-    network_document = host.documents.look_for("network", network) if network else None
+    network_document = host.documents.peek_by_key("network", network) if network else None
     if network_document is not None and network_document.want["mode"] == "bridge":
         network, bridge = None, network_document.want["bridge"]
     elif network_document is not None:

@@ -40,7 +40,7 @@ UP, SILENT, SLOW, DEAD = CONDITIONS = ("up", "silent", "slow", "dead")
 class _IdleMeter(CpuMeter):
     """Constant CPU metrics for a simulated host."""
 
-    def look(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Return the CPU metrics of an idle host."""
         return {"cpu.percent": 0.0, "cpu.idle.percent": 1.0}
 

@@ -214,13 +214,13 @@ class RemoteVolumes:
     def _run(self) -> None:
         while not self._ending.wait(POLL_INTERVAL):
             try:
-                self.look()
+                self.retry_pending()
             except MagnetarError as error:
                 log.info("looking after volumes of other hosts: %s", error)
             except Exception:
                 log.exception("looking after volumes of other hosts")
 
-    def look(self) -> None:
+    def retry_pending(self) -> None:
         """Retry once each operation that is still pending."""
         host = self.host
         for export in host.documents.list("volume_export"):

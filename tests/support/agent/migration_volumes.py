@@ -51,7 +51,7 @@ class Trio:
         """Let each agent check its remote volumes, which repeats failed steps; then return whether the exports allow
         only the host *at*."""
         for host in (self.one, self.two, self.three):
-            host.agent.remote_volumes.look()
+            host.agent.remote_volumes.retry_pending()
         return all(one.want["peers"] == [at.name] for host in (self.one, self.two, self.three)
                    for one in host.agent.host.documents.list("volume_export"))
 

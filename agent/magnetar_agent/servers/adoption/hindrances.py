@@ -41,7 +41,7 @@ def _of_names(host: LocalHost, candidate: DomainCandidate, server_name: str) -> 
     if OURS.fullmatch(domain.name) and not domain.adopted:
         yield "name", (f"The domain is called {domain.name}, as domains that the agent makes. Rename it while it is "
                        "off (virsh domrename).")
-    document = host.documents.look(Server.noun, domain.uuid)
+    document = host.documents.peek_by_id(Server.noun, domain.uuid)
     if document is not None:
         yield "name", (f"Its uuid belongs to server {document.name!r} of this agent. Define the domain with another "
                        "uuid, or delete that server.")
@@ -103,7 +103,7 @@ def _others(users: Users, path: str, uuid: str, is_shared: bool) -> list[str]:
 def _is_ours(host: LocalHost, path: str) -> bool:
     if any(Path(path).is_relative_to(folder) for folder in (host.settings.state_dir, host.settings.servers_folder)):
         return True
-    return host.documents.look("volume", Path(path).name) is not None
+    return host.documents.peek_by_id("volume", Path(path).name) is not None
 
 
 def _of_nics(host: LocalHost, candidate: DomainCandidate) -> Iterator[Hindrance]:

@@ -108,7 +108,7 @@ def _alike(host: LocalHost, requested: Fields, recorded: Fields) -> bool:
     that are not in *requested* count as equal."""
     normalized = dict(requested)
     if "uuid" in normalized and normalized.pop("uuid") not in (recorded.get("uuid"), recorded.get("name")):
-        standing = host.documents.look_for(KINDS.get(requested["source_type"], "volume"), requested["uuid"])
+        standing = host.documents.peek_by_key(KINDS.get(requested["source_type"], "volume"), requested["uuid"])
         if standing is None or standing.id != recorded.get("uuid"):
             return False
     if normalized.get("boot_index") == -1:

@@ -35,7 +35,7 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
     if made["source_type"] == "image":
-        image = host.documents.look_for("image", made["uuid"])
+        image = host.documents.peek_by_key("image", made["uuid"])
         made["uuid"] = image.id if image else made["uuid"]
         if made["uuid"] != desired.get("image") or made.get("boot_index") != 0:
             raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")

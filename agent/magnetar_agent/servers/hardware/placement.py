@@ -114,7 +114,7 @@ def fields_by_server(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]
     for migration in host.documents.peek("migration"):
         coming = migration.state.get("server")
         if coming and migration.want["side"] == "target" and not migration.state.get("settled") \
-                and host.documents.look("server", migration.want["server"]) is None:
+                and host.documents.peek_by_id("server", migration.want["server"]) is None:
             yield migration.want["server"], coming["want"]
 
 

@@ -100,7 +100,7 @@ def bare_address(nic: Fields) -> str | None:
 def managed_network(host: LocalHost, nic: Fields) -> Document | None:
     """Return the document of the NIC's network if the agent creates that network in libvirt; ``None`` for an existing
     bridge or any other network."""
-    network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
+    network = host.documents.peek_by_key("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
 
@@ -109,7 +109,7 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
         return "port", str(nic["port"])
     if nic.get("physical_network"):
         return "physical_network", f"{nic['physical_network']} {nic.get('vlan')}"
-    network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
+    network = host.documents.peek_by_key("network", nic["network"]) if nic.get("network") else None
     if network is not None and network.want["mode"] != "bridge":
         return "network", network.name
     if network is not None:

@@ -187,7 +187,7 @@ class RoomSeen:
     error: HypervisorError | None = None
 
     @classmethod
-    def look(cls, pool: str, tools: RbdTools) -> RoomSeen:
+    def read(cls, pool: str, tools: RbdTools) -> RoomSeen:
         """Read the size and free space of *pool* with *tools*. Return them as a new ``RoomSeen``, which contains the
         error if the read failed."""
         try:

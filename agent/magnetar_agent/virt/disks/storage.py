@@ -184,7 +184,7 @@ class Storage:
         whole cluster with all replicas. Raises ``Conflict`` if the storage pool is not active."""
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
-            self._rbd_room = RoomSeen.look(pool, tools)
+            self._rbd_room = RoomSeen.read(pool, tools)
         return self._rbd_room.total_and_free()
 
     def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,

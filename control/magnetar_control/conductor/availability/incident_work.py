@@ -55,7 +55,7 @@ class AvailabilityWatch:
         self.conductor = conductor
         self._began_at = self._looked_at = float("-inf")
 
-    def look(self) -> None:
+    def check_hosts(self) -> None:
         """Run one pass over the hosts and incidents of the cell. Do nothing if the settings disable automatic
         evacuation."""
         settings, now = self.conductor.settings, time.monotonic()

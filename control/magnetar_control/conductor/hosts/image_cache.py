@@ -31,7 +31,7 @@ class ImageCache:
         self.conductor, self.over = conductor, over
         self._thread: threading.Thread | None = None
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         """Start a thread that processes the pending image requests for hosts of the cell, if there are requests and no
         such thread runs."""
         if self._thread is not None and self._thread.is_alive():

@@ -167,7 +167,7 @@ class Periodic:
         hosts. *sender*: the object that sends them. Do nothing if no changes are pending, or if another conductor runs
         the tasks of the cell."""
         if sender.is_due() and self._runs_alone():
-            sender.look()
+            sender.start_senders()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
         """Run the next part of the audit, which compares the cell's database with services and hosts. Return the
@@ -313,15 +313,16 @@ TASKS = (
     PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.POLL_INTERVAL,
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
     PeriodicTask("draining hosts", DRAIN_INTERVAL, Periodic.drain_hosts),
-    PeriodicTask("watching for dead hosts", AVAILABILITY_INTERVAL, lambda periodic: periodic.availability_watch.look(),
+    PeriodicTask("watching for dead hosts", AVAILABILITY_INTERVAL,
+                 lambda periodic: periodic.availability_watch.check_hosts(),
                  own_thread=True),
     PeriodicTask("fencing hosts", FENCING_INTERVAL, Periodic.fence_hosts),
-    PeriodicTask("bringing images to hosts", POLL_INTERVAL, lambda periodic: periodic.image_cache.look()),
+    PeriodicTask("bringing images to hosts", POLL_INTERVAL, lambda periodic: periodic.image_cache.start_if_due()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),
     PeriodicTask("checking room to fail", ROOM_INTERVAL,
                  lambda periodic: check_cell_room(periodic.conductor, periodic.rest_after), own_thread=True),
-    PeriodicTask("checking quota usage", USAGE_CHECK_INTERVAL, lambda periodic: periodic.usage_check.look()),
+    PeriodicTask("checking quota usage", USAGE_CHECK_INTERVAL, lambda periodic: periodic.usage_check.check_next()),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("migrating data", MIGRATING_INTERVAL, Periodic.migrate_data, own_thread=True),
     PeriodicTask("closing idle connections to agents", 30.0,

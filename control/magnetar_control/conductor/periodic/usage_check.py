@@ -26,7 +26,7 @@ class UsageCheck:
         self.conductor = conductor
         self._after: dict[str, str] = {}  # the last compared project, by database
 
-    def look(self) -> list[UsageComparison]:
+    def check_next(self) -> list[UsageComparison]:
         """Compare the stored counts of quota usage of the next projects in each database with the usage of the
         projects' servers, and correct wrong counts. Return the comparisons whose counts were wrong."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))

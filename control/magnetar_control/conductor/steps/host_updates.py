@@ -63,7 +63,7 @@ class HostUpdateSender:
         Raises the errors of the agent."""
         raise NotImplementedError  # each kind of news implements it
 
-    def look(self) -> None:
+    def start_senders(self) -> None:
         """Start a sending thread for each host that is up and has queued changes, unless a sending thread for this host
         runs already."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}

@@ -25,16 +25,16 @@ def test_metrics_have_nova_s_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("magnetar_agent.host.cpu_meter.time.monotonic", lambda: next(moments))
     monkeypatch.setattr("magnetar_agent.host.cpu_meter.os.sysconf", lambda _name: 100)
     meter = CpuMeter(stat, cpuinfo)
-    assert meter.look() == {"cpu.user.time": 10**9, "cpu.kernel.time": 5 * 10**8, "cpu.idle.time": 8 * 10**9,
-                            "cpu.iowait.time": 5 * 10**8, "cpu.frequency": 2596.144}
+    assert meter.measure() == {"cpu.user.time": 10**9, "cpu.kernel.time": 5 * 10**8, "cpu.idle.time": 8 * 10**9,
+                               "cpu.iowait.time": 5 * 10**8, "cpu.frequency": 2596.144}
     stat.write_text("cpu  100 0 50 800 50 0 0 0 0 0\n")
-    assert "cpu.percent" not in meter.look()
+    assert "cpu.percent" not in meter.measure()
     stat.write_text("cpu  150 10 70 810 60 0 0 0 0 0\n")
-    found = meter.look()
+    found = meter.measure()
     assert found["cpu.percent"] == 0.8 and found["cpu.user.percent"] == 0.6 and found["cpu.kernel.percent"] == 0.2
     assert found["cpu.idle.percent"] == found["cpu.iowait.percent"] == 0.1
     stat.unlink()
-    assert meter.look() == {}
+    assert meter.measure() == {}
 
 
 def test_the_address_is_that_of_the_settings_or_of_the_route(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.M
     grow = home.one.fake.grow_disk
 
     def slow(*given: Any, **more: Any) -> None:
-        home.one.agent.remote_volumes.look()
+        home.one.agent.remote_volumes.retry_pending()
         grow(*given, **more)
 
     monkeypatch.setattr(home.one.fake, "grow_disk", slow)
@@ -187,7 +187,7 @@ def test_a_host_that_could_not_be_told_is_told_later(trio: Trio) -> None:
     trio.three.start()
     (export,) = trio.three.agent.host.documents.list("volume_export")
     assert export.want["peers"] == ["kvm1", "kvm2"]
-    trio.one.agent.remote_volumes.look()
+    trio.one.agent.remote_volumes.retry_pending()
     assert trio.three.agent.host.documents.list("volume_export")[0].want["peers"] == ["kvm1"]
     del trio.one.fake.migrate  # type: ignore[method-assign]
     trio.go(trio.one, trio.two)

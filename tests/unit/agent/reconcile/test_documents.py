@@ -60,9 +60,9 @@ def test_names_are_found_before_and_after_a_start(tmp_path: Path) -> None:
     for found in (documents, Documents(tmp_path)):
         one, other = found.find("server", "web"), found.find("server", "db")
         assert one and other and (one.id, other.id) == ("1", "2")
-        assert other == found.look_for("server", "db") is found.look("server", "2") is not other
+        assert other == found.peek_by_key("server", "db") is found.peek_by_id("server", "2") is not other
     documents.remove(server("1", "web"))
-    assert documents.find("server", "web") is None and documents.look("server", "1") is None
+    assert documents.find("server", "web") is None and documents.peek_by_id("server", "1") is None
 
 
 def path_of(root: Path, id: str = "one") -> Path:

@@ -165,10 +165,10 @@ def test_room(said: Said) -> None:
     pools = [{"name": "other", "stats": {"stored": 9, "max_avail": 9}},
              {"name": "vms", "stats": {"stored": 10, "bytes_used": 30, "max_avail": 100}}]
     said.answers["ceph df"] = [json.dumps({"stats": {"total_bytes": 1000}, "pools": pools})]
-    seen = rbd.RoomSeen.look("rbd0", rbd.RbdTools(PLACE))
+    seen = rbd.RoomSeen.read("rbd0", rbd.RbdTools(PLACE))
     assert seen.total_and_free() == (110, 100) and seen.is_good("rbd0") and not seen.is_good("rbd1")
     said.answers["ceph df"] = [json.dumps({"pools": pools[:1]})]
-    bad = rbd.RoomSeen.look("rbd0", rbd.RbdTools(PLACE))
+    bad = rbd.RoomSeen.read("rbd0", rbd.RbdTools(PLACE))
     assert bad.is_good("rbd0")  # a cluster that does not answer is not asked each time
     with pytest.raises(HypervisorError, match="Ceph has no pool 'vms'"):
         bad.total_and_free()

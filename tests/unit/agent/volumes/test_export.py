@@ -135,7 +135,7 @@ def test_a_server_goes_while_the_volumes_host_is_away(place: Pair) -> None:
     place.one.side().client.delete("server", "web1")
     assert [one.deleting for one in place.one.agent.host.documents.list("volume_attachment")] == [True]
     place.two.start()
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     documents = place.two.agent.host.documents
     assert not documents.list("volume") and not documents.list("volume_export")
     assert not place.one.agent.host.documents.list("volume_attachment")
@@ -147,7 +147,7 @@ def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
     with pytest.raises(Unreachable, match="cannot be told"):
         place.one.side().client.delete("volume_attachment", "web1:data")
     place.two.start()
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     clean(place)
 
 
@@ -157,7 +157,7 @@ def test_an_export_that_goes_meanwhile_is_not_opened_again(place: Pair, monkeypa
     place.two.fake.close_exports()
     monkeypatch.setattr(agent.host.locks, "held", lambda *_name: bool(place.one.side().client.delete(
         "volume_attachment", id)) and False)  # it goes between two lines of the look
-    agent.remote_volumes.look()
+    agent.remote_volumes.retry_pending()
     assert place.two.fake.serving(id) is None and not exports.export_folder(agent.host, id).exists()
 
 
@@ -172,7 +172,7 @@ def test_one_that_cannot_be_opened_holds_no_other_up(place: Pair, monkeypatch: p
         looked.append(id)
         raise FileNotFoundError(id)
     monkeypatch.setattr("magnetar_agent.volumes.exports.reopen_export", look)
-    place.two.agent.remote_volumes.look()
+    place.two.agent.remote_volumes.retry_pending()
     assert len(looked) == 2
 
 
@@ -180,10 +180,10 @@ def test_a_guest_that_waits_for_its_disk_runs_on(place: Pair) -> None:
     server = give(place)["resource"]["server"]
     place.one.fake.waits_for_disk(server)
     place.two.stop()
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     assert place.one.runs(server)
 
 
@@ -204,12 +204,12 @@ def test_a_server_starts_when_its_volume_can_be_reached(place: Pair) -> None:
     place.two.stop()
     with pytest.raises(Unreachable, match="cannot start without its volume 'data' of kvm2"):
         one.ensure("server", "web1", {"power": "running"})
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     assert not place.one.runs(server)
     place.two.start()
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     assert place.one.runs(server)
     assert one.get("server", "web1")["fault"] is None
     one.ensure("server", "web1", {"power": "off"})
-    place.one.agent.remote_volumes.look()
+    place.one.agent.remote_volumes.retry_pending()
     assert not place.one.runs(server)

@@ -200,8 +200,8 @@ def test_nothing_is_done_while_it_is_off(admin, monkeypatch):
     admin.dies("kvm1")
     monkeypatch.setattr("magnetar_control.conductor.availability.incident_work.time.monotonic", lambda: 0.0)
     watch = AvailabilityWatch(conductor)
-    watch.look()
+    watch.check_hosts()
     monkeypatch.setattr(conductor, "settings", replace(conductor.settings, availability_enabled=False))
-    watch.look()
+    watch.check_hosts()
     with conductor.database.read() as connection:
         assert connection.execute(select(tables.incidents.c.id)).all() == []

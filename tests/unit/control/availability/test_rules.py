@@ -190,15 +190,15 @@ def test_a_conductor_judges_only_after_it_has_listened(admin, monkeypatch):
     def listen(seconds):
         for _moment in range(int(seconds / 100)):
             now[0] += 100
-            watch.look()
+            watch.check_hosts()
 
-    watch.look()
+    watch.check_hosts()
     listen(500)
     assert looks == []
     listen(200)
     assert looks == [1600.0, 1700.0]
     now[0] += 5000  # it is frozen
-    watch.look()
+    watch.check_hosts()
     listen(500)
     assert len(looks) == 2
     listen(100)
@@ -211,7 +211,7 @@ def test_evacuations_continue_while_a_conductor_listens(admin):
     admin.look()
     assert admin.incident("kvm1")["state"] == "evacuating"
     watch = AvailabilityWatch(admin.cloud.parts.working)
-    eventually(lambda: (watch.look(), admin.incident("kvm1")["state"] == "done")[1], pause=0.05)
+    eventually(lambda: (watch.check_hosts(), admin.incident("kvm1")["state"] == "done")[1], pause=0.05)
 
 
 def test_what_the_last_heartbeat_reported_does_not_hide_a_host(admin):

@@ -93,9 +93,9 @@ def test_quota_usage_that_is_off(cloud, periodic, server):
     with cloud.parts.working.database.write() as connection:
         connection.execute(update(tables.quota_usage).values(ram=tables.quota_usage.c.ram + 17))
     assert set(kinds(cloud)) == {"usage"}
-    assert periodic.usage_check.look()
+    assert periodic.usage_check.check_next()
     assert kinds(cloud) == []
-    assert periodic.usage_check.look() == []
+    assert periodic.usage_check.check_next() == []
 
 
 def test_a_port_and_an_attachment_that_a_server_does_not_have(cloud, periodic, server):

@@ -85,7 +85,7 @@ class Agent:
 @pytest.fixture
 def alone(cloud, monkeypatch):
     """Only the test tells."""
-    monkeypatch.setattr(GuestUpdateSender, "look", lambda _self: None)
+    monkeypatch.setattr(GuestUpdateSender, "start_senders", lambda _self: None)
     yield GuestUpdateSender(cloud.parts.working, threading.Event())
 
 

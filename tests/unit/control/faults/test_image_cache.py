@@ -30,7 +30,7 @@ def cloud(databases):
 def aggregate(cloud):
     """The number of an aggregate of both hosts, whose conductor does nothing by itself meanwhile."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ImageCache, "look", lambda _self: None)
+        patched.setattr(ImageCache, "start_if_due", lambda _self: None)
         made = cloud.admin.post("/v2.1/os-aggregates", {"aggregate": {"name": "fast"}}, "2.81").json["aggregate"]["id"]
         for host in cloud.hosts:
             cloud.admin.post(f"/v2.1/os-aggregates/{made}/action", {"add_host": {"host": host}}, "2.81")
@@ -188,5 +188,5 @@ def test_a_host_that_stays_away_is_given_up_after_a_day(cloud, aggregate):
 def test_a_look_begins_no_second_thread_while_one_is_at_work(cloud):
     cache = ImageCache(cloud.parts.working, threading.Event())
     cache._thread = SimpleNamespace(is_alive=lambda: True)
-    cache.look()
+    cache.start_if_due()
     assert cache._thread.is_alive()

@@ -132,7 +132,7 @@ def test_a_host_that_was_away(cloud, boot, monkeypatch):
     id = boot(security_groups=[{"name": own}])
     host = row(cloud, id).host
     with monkeypatch.context() as patched:
-        patched.setattr(GroupUpdateSender, "look", lambda _self: None)
+        patched.setattr(GroupUpdateSender, "start_senders", lambda _self: None)
         alone = GroupUpdateSender(cloud.parts.working, threading.Event())
         rule(cloud, own)
         with patched.context() as away:
@@ -165,7 +165,7 @@ def test_servers_of_before_hosts_filtered_by_groups(cloud, boot):
 
 
 def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):
-    monkeypatch.setattr(GroupUpdateSender, "look", lambda _self: None)
+    monkeypatch.setattr(GroupUpdateSender, "start_senders", lambda _self: None)
     bad, good = sorted([group(cloud, "bad"), group(cloud, "good")])
     id = boot(security_groups=[{"name": bad}, {"name": good}])
     host, alone = row(cloud, id).host, GroupUpdateSender(cloud.parts.working, threading.Event())

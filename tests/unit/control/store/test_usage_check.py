@@ -28,13 +28,13 @@ def test_all_projects_are_checked_in_turn(check, database, monkeypatch, caplog):
         connection.execute(insert(servers), [usage_row(project) for project in projects])
         connection.execute(insert(servers), usage_row("white"))
         connection.execute(delete(servers).where(servers.c.project_id == "white"))
-    assert [check.look() for _time in range(4)] == [[]] * 4
+    assert [check.check_next() for _time in range(4)] == [[]] * 4
     with database.read() as connection:
         assert sorted(connection.execute(select(quota_usage.c.project_id)).scalars()) == sorted(projects)
     with database.write() as connection:
         connection.execute(update(quota_usage).values(ram=7))
         assert len(find_wrong_usage(connection)) == 4
-    corrected = [wrong for _time in range(4) for wrong in check.look()]
+    corrected = [wrong for _time in range(4) for wrong in check.check_next()]
     assert sorted(wrong.project_id for wrong in corrected) == sorted(projects)
     assert "the usage of project red by user alice is counted as (1, 1, 7)" in caplog.text
     with database.read() as connection:
