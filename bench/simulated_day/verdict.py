@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.engine.tables import actions, allocations, migrations, servers
-from magnetar_control.store.servers.migrations import ENDED, KEPT
+from magnetar_control.store.servers.migrations import ENDED, UNCONFIRMED
 
 from .cloud import DayCloud
 from .record import DayRecord
@@ -34,7 +34,7 @@ def _stuck_in(database: Database, since: str, bound: float) -> Iterator[str]:
             ("actions in the queue", select(actions.c["server_id", "action", "state", "attempts", "message"]).where(
                 OPEN, actions.c.start_time < since)),
             ("unfinished migrations", select(migrations.c["server_id", "type", "status", "source", "target"]).where(
-                migrations.c.status.not_in((*ENDED, *KEPT)),
+                migrations.c.status.not_in((*ENDED, *UNCONFIRMED)),
                 func.coalesce(migrations.c.updated_at, migrations.c.created_at) < since))):
         with database.read() as connection:
             rows = connection.execute(query).all()

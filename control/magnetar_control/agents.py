@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: The id of the API request that this thread works for. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 #: Clients that the pool keeps for each host. More are made when needed, and closed after use.
-KEPT = 8
+IDLE_CLIENTS = 8
 #: Seconds after which an unused client is closed.
 IDLE = 30.0
 #: Endpoints with pooled clients. When there are more, the clients of the least recently used one are closed.
@@ -174,7 +174,7 @@ class Agents:
             raise
         client.used_at = time.monotonic()
         with self._lock:
-            if len(free) < KEPT and self._free.get(endpoint) is free:
+            if len(free) < IDLE_CLIENTS and self._free.get(endpoint) is free:
                 free.append(client)
                 return
         client.close()

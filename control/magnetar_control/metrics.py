@@ -37,7 +37,7 @@ ROOM_GAUGES: tuple[tuple[str, str, Callable[[RoomReport], int]], ...] = (
     ("magnetar_room_unplaced_servers", "Most servers of one host that would have no place.",
      lambda report: max((len(room.unplaced) for room in report.lacking), default=0)))
 #: Seconds after which a check of the room is not shown any more: another conductor makes the checks by now.
-ROOM_KEPT = 3600.0
+ROOM_TTL = 3600.0
 
 #: The metrics of one process: name, help and type of each, and its samples with name, labels and value.
 Samples = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
@@ -91,7 +91,7 @@ class Metrics:
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
         checked_at, cell, reports = self._room
-        if monotonic() - checked_at > ROOM_KEPT:
+        if monotonic() - checked_at > ROOM_TTL:
             return
         for name, text, value in ROOM_GAUGES:
             family = GaugeMetricFamily(name, text, labels=("cell", "scope", "name"))

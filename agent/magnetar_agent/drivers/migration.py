@@ -37,7 +37,7 @@ VERBS: Mapping[str, Callable[..., None]] = {
     "prepare": target.prepare_target, "settle": target.clean_up_target, "abandon": target.abandon_target,
 }
 #: The number of ended migrations that are kept as a record.
-KEPT = 1000
+MOST_ENDED = 1000
 
 
 def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -109,9 +109,9 @@ class MigrationDriver:
         return None
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove the documents of the oldest completed migrations; the newest ``KEPT`` stay."""
+        """Remove the documents of the oldest completed migrations; the newest ``MOST_ENDED`` stay."""
         ended = sorted((d for d in host.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
-        for document in ended[:-KEPT]:
+        for document in ended[:-MOST_ENDED]:
             host.documents.remove(document)
 
     def left(self, host: LocalHost) -> list[str]:

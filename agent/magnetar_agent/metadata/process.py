@@ -40,7 +40,7 @@ NOBODY = 65534
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 4, 38
 #: Number of guests with cached data, and seconds until it is stale: data outside a server's document may change, too.
-KEPT, FRESH = 256, 10.0
+CACHED_GUESTS, FRESH = 256, 10.0
 #: Seconds that the agent may take to answer.
 PATIENCE = 30.0
 #: The descriptor of systemd's socket, and seconds that an agent may take to connect.
@@ -129,7 +129,7 @@ class Questions:
             if self._asked.get(server) is this:  # otherwise it has changed meanwhile
                 self._kept[server] = time.monotonic(), guest_paths
                 self._kept.move_to_end(server)
-                while len(self._kept) > KEPT:
+                while len(self._kept) > CACHED_GUESTS:
                     self._kept.popitem(last=False)
             return guest_paths
         finally:

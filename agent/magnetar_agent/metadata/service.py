@@ -47,7 +47,7 @@ _CHANGES = ("started", "stopped", "crashed", "resumed", "detached")
 #: Tasks: read the taps of a server, or of all; drop cached data of a guest; end.
 TAPS, ALL, DATA, END = "taps", "all", "data", "end"
 #: Most tasks that are done together.
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 #: Seconds during which tasks gather: the operation that starts a guest ends meanwhile, and no guest asks that early.
 GATHER = 0.02
 #: Most passwords that wait for their servers' locks.
@@ -135,7 +135,7 @@ class MetadataService:
             with contextlib.suppress(queue.Empty):
                 todo.add(self._todo.get(timeout=POLL_INTERVAL))
                 self._ending.wait(GATHER)
-                while len(todo) < AT_ONCE:
+                while len(todo) < BATCH_SIZE:
                     todo.add(self._todo.get_nowait())
             if (END, "") in todo:
                 break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.servers import resize
 from magnetar_agent.servers.disks import pmem
 from magnetar_agent.servers.hardware import encrypted_memory, mdevs, memory, pci, placement
-from magnetar_agent.servers.hardware.hardware import ASKED, check_sizes
+from magnetar_agent.servers.hardware.hardware import REQUESTED_BY, check_sizes
 from magnetar_agent.servers.resolve import SIZES
 from magnetar_core.errors import Conflict
 from magnetar_core.server_plan import ROOT
@@ -80,8 +80,8 @@ def claim_target_resources(host: LocalHost, manifest: Mapping[str, Any], server:
         want["flavor"] = dict(becomes["flavor"])
     if "hardware" in becomes:
         want["hardware"] = dict(becomes["hardware"])
-        want.pop(ASKED, None)
-        want.update({ASKED: {"own": want["hardware"]}} if want["hardware"] else {})
+        want.pop(REQUESTED_BY, None)
+        want.update({REQUESTED_BY: {"own": want["hardware"]}} if want["hardware"] else {})
     want["networks"] = _on_cards(want["networks"], manifest)
     _choose(host, want, manifest["server"], live)
 

@@ -45,7 +45,7 @@ SETTING = "password"
 #: Key of a note whose password must not be set now.
 ASIDE = "aside"
 #: Seconds that a guest has until its agent connects: it may be installed at the first boot.
-KEPT = 3600.0
+AGENT_TIMEOUT = 3600.0
 #: Failed attempts after which the password is dropped, and seconds before the second attempt; the delay then doubles.
 #: The agent may be starting, and cloud-init may create the user after the agent has started.
 TRIES, AGAIN = 5, 10.0
@@ -78,7 +78,7 @@ def note_admin_password(document: Document) -> None:
         log.warning("server %s: no guest agent takes its password, which has control characters", document.name,
                     extra={"server": document.id})
         return
-    document.state[NOTE] = {"password": password, "until": time.time() + KEPT}
+    document.state[NOTE] = {"password": password, "until": time.time() + AGENT_TIMEOUT}
 
 
 def forget_admin_password(document: Document) -> bool:
@@ -255,7 +255,7 @@ class AdminPasswords:
                 if document.state[NOTE]["until"] <= time.time():
                     self._drop(document, "another one was asked for, and nobody knows whether that is set"
                                if document.state[NOTE].get(ASIDE)
-                               else f"its guest agent was not there within {KEPT / 60:.0f} minutes")
+                               else f"its guest agent was not there within {AGENT_TIMEOUT / 60:.0f} minutes")
                     return
                 if migration_of_server(self.host, document):
                     self._later(id, AGAIN)

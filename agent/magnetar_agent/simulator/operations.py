@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 #: Ended operations that a host remembers.
-KEPT = 50
+MOST_ENDED = 50
 
 
 class HostOperations(Operations):
@@ -24,7 +24,7 @@ class HostOperations(Operations):
     host: ServedHost
 
     def __init__(self, parallel: int, threads: ThreadPoolExecutor) -> None:
-        super().__init__(parallel, KEPT, threads)
+        super().__init__(parallel, MOST_ENDED, threads)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
         """Start *operation* in a thread: call *function* with it while proxies such as ``CurrentHost`` refer to this

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two checks of a copy, at first and at most.
 SOON, POLL_INTERVAL = 0.02, 1.0
 #: Fields that the new attachment takes from the old one.
-KEPT = ("device", "bus", "tag", "boot_index")
+COPIED_FIELDS = ("device", "bus", "tag", "boot_index")
 
 
 def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Document | None, volume: Document) -> None:
@@ -56,7 +56,7 @@ def complete_swap(host: LocalHost, desired: Fields, server: Document, old: Docum
                        "was made with.", field="replaces")
     desired["replaces"] = old.want["volume"]
     defaults = VolumeAttachment.defaults()
-    for name in KEPT:
+    for name in COPIED_FIELDS:
         if desired.get(name, defaults.get(name)) not in (defaults.get(name), old.want[name]):
             raise InvalidField(name, "cannot differ from that of the volume that is replaced", desired[name])
         desired[name] = old.want[name]

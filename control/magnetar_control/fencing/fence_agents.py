@@ -26,7 +26,7 @@ POWER_BY_STATUS = {0: ON, 2: OFF}
 #: What agents print for ``status``.
 STATUS_LINE = re.compile(r"\bstatus:\s*(on|off)\b", re.IGNORECASE)
 #: Bytes of the output that are kept, and characters of it in messages.
-KEPT, SHOWN = 16 * 1024, 300
+MOST_OUTPUT, SHOWN = 16 * 1024, 300
 #: Values in files of secrets that are shorter, and no secrets by their names, may be in messages.
 SHORT = 5
 #: Seconds between a failed try and the next; seconds between two looks at a running agent.
@@ -173,10 +173,10 @@ def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) 
     poll.register(process.stdout, select.POLLIN)
     if poll.poll(seconds * 1000):
         with contextlib.suppress(BlockingIOError):
-            part = os.read(process.stdout.fileno(), KEPT)
+            part = os.read(process.stdout.fileno(), MOST_OUTPUT)
             if not part:  # the agent has closed its output
                 time.sleep(seconds)
-            output = (output + part)[-KEPT:]
+            output = (output + part)[-MOST_OUTPUT:]
     return output
 
 

@@ -24,7 +24,7 @@ from .room import HostRoom, check_room
 #: The scopes of reports: all hosts, the hosts of an availability zone, or those of an aggregate.
 CLOUD, ZONE, AGGREGATE = "cloud", "zone", "aggregate"
 #: Number of servers that a report names for each host.
-NAMED = 10
+MOST_NAMES = 10
 
 
 class Scope(NamedTuple):
@@ -73,7 +73,7 @@ class RoomReport(NamedTuple):
                 "reason": self.reason,
                 "hosts": len(self.rooms), "servers": sum(room.servers or 0 for room in self.rooms),
                 "lacking": [{"host": room.host, "servers": room.servers, "unplaced": len(room.unplaced),
-                             "examples": [{"id": id, "name": name} for id, name in room.unplaced[:NAMED]],
+                             "examples": [{"id": id, "name": name} for id, name in room.unplaced[:MOST_NAMES]],
                              "reason": room.reason} for room in self.lacking]}
 
 

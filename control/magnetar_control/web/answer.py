@@ -11,7 +11,7 @@ import orjson
 from magnetar_core.errors import Failed, MagnetarError, NoSpace, NotSupported, Unavailable
 
 #: Failures of the service whose messages are for users.
-TOLD = (Failed, NoSpace, NotSupported, Unavailable)
+SHOWN_ERRORS = (Failed, NoSpace, NotSupported, Unavailable)
 JSON = "application/json"
 
 
@@ -49,6 +49,6 @@ class Fault(Exception):
 
 def fault_of(error: MagnetarError) -> Fault | None:
     """Return the HTTP fault for *error*; ``None`` for a server error whose message must not be shown to clients."""
-    if error.status >= 500 and not isinstance(error, TOLD):
+    if error.status >= 500 and not isinstance(error, SHOWN_ERRORS):
         return None
     return Fault(error.status, error.message, **error.details)

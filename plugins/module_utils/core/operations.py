@@ -22,7 +22,7 @@ from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
 log = logging.getLogger(__name__)
 
 RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cancelled"
-KEPT = 1000
+MOST_ENDED = 1000
 #: Number of clients that may send content at the same time; further ones wait, unread.
 STREAMS = 8
 #: Number of operations that may wait for other work in addition to the running ones.
@@ -181,7 +181,7 @@ class Operations:
     place. *threads*: a thread pool to use instead of new ones.
     """
 
-    def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
+    def __init__(self, workers: int, kept: int = MOST_ENDED, threads: Optional[ThreadPoolExecutor] = None) -> None:
         self._shared = threads is not None
         self._pool = threads or ThreadPoolExecutor(workers + WAITING, thread_name_prefix="operation")
         self._places, self._waiting_places = workers, threading.BoundedSemaphore(WAITING)

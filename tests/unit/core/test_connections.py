@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from magnetar_core.http import connections
-from magnetar_core.http.connections import TOLD, Connections
+from magnetar_core.http.connections import MOST_REFUSALS, Connections
 
 
 @pytest.mark.parametrize("least, most, set_to", [
@@ -33,7 +33,7 @@ def test_an_address_has_its_places_and_no_more() -> None:
     places = Connections(2)
     first, second = (places.take("192.0.2.1") for _time in range(2))
     assert not first.refused and not second.refused
-    told = [places.take("192.0.2.1") for _time in range(TOLD)]
+    told = [places.take("192.0.2.1") for _time in range(MOST_REFUSALS)]
     assert all(one.refused and one.send_refusal for one in told)
     assert "192.0.2.1 has 2 connections" in told[0].refused.message and told[0].refused.retry_after
     silent = places.take("192.0.2.1")

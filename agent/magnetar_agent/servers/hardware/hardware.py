@@ -2,8 +2,8 @@
 """A server's hardware, from its flavor, its image and its own fields. Requests that have no effect on this host are
 refused, or warned about.
 
-The document has the server's hardware in ``hardware``, and in ``ASKED`` the source of each request: ``flavor`` and
-``image`` as they were when the server got them, and the server's ``own`` fields.
+The document has the server's hardware in ``hardware``, and in ``REQUESTED_BY`` the source of each request: ``flavor``
+and ``image`` as they were when the server got them, and the server's ``own`` fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 #: The requests for the document's ``hardware``, by source.
-ASKED = "hardware_asked"
+REQUESTED_BY = "hardware_asked"
 #: On hosts with cgroup v2, libvirt's shares are only a weight, with another maximum.
 _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 
@@ -42,7 +42,8 @@ def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Docu
     """Set ``hardware``, ``virt_type`` and ``machine`` in *desired*, the new desired fields of a server, from its
     flavor, its *image* and the request. *old*: the desired fields before the change; empty for a new server.
     *virt_type*: the requested virtualization type: kvm, qemu or auto. Raises ``InvalidField``."""
-    requested_by, requested, had = {**old.get(ASKED, {})}, desired.get("hardware") or {}, old.get("hardware") or {}
+    requested_by, requested, had = {**old.get(REQUESTED_BY,
+                                              {})}, desired.get("hardware") or {}, old.get("hardware") or {}
     if desired["flavor"] != old.get("flavor"):
         requested_by["flavor"] = parse_hardware_specs(_specs(host, desired["flavor"]), BY_SPEC)
     if desired["image"] != old.get("image"):
@@ -59,8 +60,8 @@ def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Docu
     hardware = merge_flavor_image(requested_by.get("flavor", {}), requested_by.get("image", {}), vcpus)
     hardware.pop("machine", None)
     desired["hardware"] = merge_server_hardware(hardware, requested_by.get("own", {}), vcpus)
-    desired.pop(ASKED, None)
-    desired.update({ASKED: requested_by} if requested_by else {})
+    desired.pop(REQUESTED_BY, None)
+    desired.update({REQUESTED_BY: requested_by} if requested_by else {})
     if desired["machine"] != machines.AUTO:
         check_machine(desired["hardware"], desired["machine"])
     own_machines.complete_machine(host, desired, old)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from magnetar_core.errors import GuestSilent, StorageSilent, Unavailable, abbreviate_names
 
 from .connection import Connection
-from .limits import KEPT, OF_GUESTS, Lane
+from .limits import DELAYABLE, OF_GUESTS, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ IDLE = 6
 #: The number of guests and storage pools whose last answer is remembered.
 ANSWERED = 1000
 #: The most names of guests or storage pools in an error.
-NAMED = 5
+MOST_NAMES = 5
 
 
 class CallSlot:
@@ -92,7 +92,7 @@ class Lanes:
         marked while fewer than two slots of that limit are free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
-            if slot.lane not in KEPT and len(group) >= self.limits.guests - 1:
+            if slot.lane not in DELAYABLE and len(group) >= self.limits.guests - 1:
                 return
             self._set_hanging(slot, True)
             self._answered.pop(slot.guest_or_pool, None)
@@ -134,7 +134,7 @@ class Lanes:
                 other.hangs = hangs
 
     def _note_answer(self, slot: CallSlot) -> None:
-        if slot.guest_or_pool and not slot.hangs and slot.lane in KEPT:
+        if slot.guest_or_pool and not slot.hangs and slot.lane in DELAYABLE:
             self._answered.pop(slot.guest_or_pool, None)
             self._answered[slot.guest_or_pool] = time.monotonic()
             if len(self._answered) > ANSWERED:
@@ -162,20 +162,20 @@ class Lanes:
         live = sum(slot.lane is lane and not slot.hangs for slot in self._taken)
         if live >= self.limits.max_calls(lane):
             return False
-        if lane not in KEPT:
+        if lane not in DELAYABLE:
             return True
         group, most = self._group(lane)
         return len(group) < most - self._kept(guest_or_pool, group)
 
     def _refuse_if_all_hang(self, lane: Lane, purpose: str, guest_or_pool: str) -> None:
-        if lane not in KEPT:
+        if lane not in DELAYABLE:
             return
         group, most = self._group(lane)
         hanging = [slot for slot in group if slot.hangs]
         if not hanging or len(hanging) < most - self._kept(guest_or_pool, group):
             return
         names = sorted({slot.guest_or_pool for slot in hanging})
-        shown = abbreviate_names(names, NAMED)
+        shown = abbreviate_names(names, MOST_NAMES)
         hold_text = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
         if lane is Lane.STORAGE:
             raise StorageSilent(

@@ -48,7 +48,7 @@ class Lane(Enum):
 #: Lanes whose calls a guest can delay.
 OF_GUESTS = frozenset({Lane.GUEST, Lane.START, Lane.LONG, Lane.AGENT})
 #: Lanes whose calls a guest or a storage pool can delay.
-KEPT = OF_GUESTS | {Lane.STORAGE}
+DELAYABLE = OF_GUESTS | {Lane.STORAGE}
 #: Slots of the lanes that neither a guest nor a storage pool can delay.
 _FIXED = {Lane.READ: 3, Lane.HOST: 3, Lane.END: 3}
 #: The fewest slots of all guests together, and of all storage pools.

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two attempts to start a pool.
 AGAIN = 20.0
 #: Seconds for which the identity of a pool counts as unchanged.
-IDENTITY_KEPT = 600.0
+IDENTITY_TTL = 600.0
 #: Messages of LVM's tools, file systems and libvirt when there is no room.
 _FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
 #: The prefix for LVM's tools: the agent's unit may not use the device mapper, so systemd starts them in their own unit.
@@ -166,9 +166,9 @@ class Storage:
 
     def pool_identity(self, pool: str) -> str:
         """Return a text that is equal on all hosts with the same storage: Ceph's FSID/POOL, or the uuid of the LVM
-        volume group. Cached for ``IDENTITY_KEPT`` seconds, because reading it starts a process."""
+        volume group. Cached for ``IDENTITY_TTL`` seconds, because reading it starts a process."""
         known = self._identities.get(pool)
-        if known is None or time.monotonic() > known[0] + IDENTITY_KEPT:
+        if known is None or time.monotonic() > known[0] + IDENTITY_TTL:
             kind, group = self._in(pool, "look", lambda storage_pool: _type_and_source(storage_pool.XMLDesc()))
             identity = self.rbd_pool(pool).identity() if kind == "rbd" else _group_uuid(group)
             self._identities = {**self._identities, pool: (known := (time.monotonic(), identity))}

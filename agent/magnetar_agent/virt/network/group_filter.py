@@ -25,7 +25,7 @@ from magnetar_agent.metadata import PORT as METADATA_PORT
 from .conntrack import Flow, FlowEnd
 
 #: Bits of packets' marks: answers, and guests' requests to the metadata service.
-ANSWER, ASKED = "0x20000000", "0x10000000"
+ANSWER, METADATA_REQUEST = "0x20000000", "0x10000000"
 #: Named counters of packets that no rule permits.
 DROPS = {"egress": "group_egress", "ingress": "group_ingress"}
 #: By direction: the map from tap to chain, and nftables's word for the tap's interface.
@@ -85,15 +85,15 @@ def fixed_chains(prefix: str, metadata: str, bridges_follow: bool) -> tuple[str,
     follow = (f"chain followed {{ type filter hook prerouting priority {FOLLOWED}; policy accept;", *_ANSWERS, "}")
     return (
         f"chain asking {{ type filter hook prerouting priority {ASKING}; policy accept;",
-        *(f'iifname "{prefix}*" {family} daddr {address} tcp dport {METADATA_PORT} meta mark set meta mark | {ASKED}'
-          for family, address in (("ip", ADDRESS), ("ip6", ADDRESS6))),
+        *(f'iifname "{prefix}*" {family} daddr {address} tcp dport {METADATA_PORT} '
+          f'meta mark set meta mark | {METADATA_REQUEST}' for family, address in (("ip", ADDRESS), ("ip6", ADDRESS6))),
         f'iifname "{metadata}*" meta mark set meta mark | {ANSWER}', "}",
         *(follow if bridges_follow else ()),
         f"chain sending {{ type filter hook prerouting priority {JUDGED}; policy accept;", "iifname vmap @sends", "}",
         f"chain hearing {{ type filter hook postrouting priority {JUDGED}; policy accept;", "oifname vmap @hears", "}",
         "chain usual {", "ether type { arp, 0x8035 } accept", "ether type != { ip, ip6 } drop",
         f"meta mark & {ANSWER} == {ANSWER} accept", f"icmpv6 type {{ {_NEIGHBOURS} }} accept", "}",
-        "chain usual_egress {", "jump usual", f"meta mark & {ASKED} == {ASKED} accept",
+        "chain usual_egress {", "jump usual", f"meta mark & {METADATA_REQUEST} == {METADATA_REQUEST} accept",
         "udp sport 68 udp dport 67 accept", "udp sport 546 udp dport 547 accept",
         "icmpv6 type nd-router-solicit accept",
         "iifname . ip daddr @resolvers meta l4proto { tcp, udp } th dport 53 accept", "}",

@@ -31,7 +31,7 @@ TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=u
          ".css": "text/css; charset=utf-8", ".json": "application/json", ".svg": "image/svg+xml", ".png": "image/png",
          ".ttf": "font/ttf", ".woff": "font/woff", ".mp3": "audio/mpeg", ".oga": "audio/ogg"}
 #: Seconds for which browsers cache files.
-KEPT = 3600
+CACHE_SECONDS = 3600
 SOCKET = "/socket"
 
 
@@ -100,7 +100,7 @@ class ConsoleApplication(Application):
                   f"frame-ancestors 'self'{sites}")
         return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
                 "X-Content-Type-Options": "nosniff", "Vary": "Sec-Fetch-Dest, Referer",
-                "Cache-Control": "no-cache" if path.endswith(".html") else f"max-age={KEPT}"}
+                "Cache-Control": "no-cache" if path.endswith(".html") else f"max-age={CACHE_SECONDS}"}
 
     async def websocket(self, socket: WebSocket) -> None:
         if socket.path != SOCKET:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
 T = TypeVar("T")
 #: Threads that look up tokens, and limits of tokens in look-up or connection: of all, and of one address.
-THREADS, ASKED, OF_ADDRESS = 4, 64, 16
+THREADS, MOST_TOKENS, OF_ADDRESS = 4, 64, 16
 #: Seconds to connect to an agent, seconds for a server to arrive after a live migration, and seconds between checks.
 CONNECT, ARRIVES, POLL_INTERVAL = 10.0, 120.0, 0.5
 #: Limit of the bytes of one message.
@@ -128,7 +128,7 @@ class ConsoleProxy:
         if self._asked[address] >= OF_ADDRESS:
             raise TooManyRequests(f"{OF_ADDRESS} consoles are being opened from {address}. Try again in a moment.",
                                   headers=LATER)
-        if self._asked.total() >= ASKED:
+        if self._asked.total() >= MOST_TOKENS:
             raise Unavailable("Too many consoles are being opened. Try again in a moment.", headers=LATER)
         self._asked[address] += 1
         try:

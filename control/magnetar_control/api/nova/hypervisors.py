@@ -28,7 +28,7 @@ def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
 
 
 #: The number of hosts whose servers are read at once.
-AT_ONCE = 100
+BATCH_SIZE = 100
 #: The fields by answer; list is GET /os-hypervisors, show all others.
 FIELDS = Fields(
     ApiField("id", name="number", shows="list show", until=52),
@@ -67,8 +67,8 @@ def _render_hypervisors(call: Call, answer: str, rows: Sequence[dict[str, Any]],
                         servers: bool) -> list[dict[str, Any]]:
     shown = View(call, FIELDS, answer).documents(rows)
     names = [row["host"] for row in rows] if servers else []
-    for at in range(0, len(names), AT_ONCE):
-        _add_servers(call, names[at:at + AT_ONCE], shown[at:at + AT_ONCE])
+    for at in range(0, len(names), BATCH_SIZE):
+        _add_servers(call, names[at:at + BATCH_SIZE], shown[at:at + BATCH_SIZE])
     return shown
 
 

@@ -28,7 +28,7 @@ from .policy_files import Overrides
 log = logging.getLogger(__name__)
 #: Rules that ask another server are refused (``policy_files``), so their checks are not loaded: they take 5 MiB.
 _checks.extension_checks = {}
-KEPT = 20000
+CACHE_SIZE = 20000
 #: The rule that decides who is an administrator (``is_admin`` in checks).
 ADMIN = "context_is_admin"
 #: Seconds between two checks of the policy files for changes.
@@ -107,7 +107,7 @@ class Policy:
                 raise LookupError(f"The rule {rule} has no default.")
             with self._lock:
                 decision = self._rules.allows(rule, {"project_id": project, "user_id": user}, credentials_of(context))
-                if len(self._decided) > KEPT:
+                if len(self._decided) > CACHE_SIZE:
                     self._decided.clear()
                 self._decided[key] = decision
         return decision

@@ -47,7 +47,7 @@ from .proposals import (
 #: The policy rule of all these use cases.
 RULE = "magnetar:servers:adopt"
 #: Hosts that are asked at the same time.
-AT_ONCE = 8
+MOST_PARALLEL = 8
 
 
 def owner_caller(caller: Caller, project_id: str, user_id: str) -> Caller:
@@ -73,7 +73,7 @@ def list_candidates(caller: Caller, hosts: Iterable[str] | None = None) -> tuple
     for each host that did not answer."""
     views = ([host for host in caller.cloud.hosts.all().values() if host.up] if hosts is None else
              [_find_host_view(caller, host) for host in hosts])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(MOST_PARALLEL) as pool:
         answers = list(pool.map(partial(_host_reports, caller), views))
     reports = [(view, report) for view, answer in zip(views, answers, strict=True) if not isinstance(answer, str)
                for report in answer]

@@ -13,8 +13,8 @@ from magnetar_core.document import Document
 from magnetar_core.errors import MagnetarError, NotFound
 
 log = logging.getLogger(__name__)
-#: Hosts that are asked at the same time, and the seconds that all of them together may take for each ``AT_ONCE``.
-AT_ONCE = 32
+#: Hosts that are asked at the same time, and the seconds that all of them together may take for each ``MOST_PARALLEL``.
+MOST_PARALLEL = 32
 #: Seconds for which an agent must have measured before its averages count.
 MEASURED = 60.0
 SILENT = "Its agent does not answer."
@@ -39,9 +39,9 @@ def read_host_loads(agents: Agents, endpoints: Mapping[str, str]) -> dict[str, H
     by host name, the load or a text that says why it is unknown."""
     if not endpoints:
         return {}
-    pool = ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="load")
+    pool = ThreadPoolExecutor(min(MOST_PARALLEL, len(endpoints)), thread_name_prefix="load")
     futures = {host: pool.submit(_read_load, agents, host, endpoint) for host, endpoint in endpoints.items()}
-    wait(futures.values(), PATIENCE * (1 + len(endpoints) / AT_ONCE))
+    wait(futures.values(), PATIENCE * (1 + len(endpoints) / MOST_PARALLEL))
     pool.shutdown(wait=False, cancel_futures=True)
     return {host: future.result() if future.done() and not future.cancelled() else SILENT
             for host, future in futures.items()}

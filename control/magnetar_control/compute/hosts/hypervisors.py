@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 RULE = "os_compute_api:os-hypervisors:"
 #: Seconds that a list waits for the uptimes of all of its hosts, and the number of hosts that are asked at the same
 #: time.
-PATIENCE, AT_ONCE = 5.0, 32
+PATIENCE, MOST_PARALLEL = 5.0, 32
 DAY, HOUR, MINUTE = 86400, 3600, 60
 #: Seconds for which the address of a name is cached.
 FRESH = 600.0
@@ -239,7 +239,7 @@ def list_uptimes(caller: Caller, hypervisors: Sequence[SizedHypervisor]) -> Mapp
     endpoints = {hypervisor.row.name: hypervisor.row.endpoint for hypervisor in hypervisors if hypervisor.service.up}
     if not endpoints:
         return {}
-    pool = ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="uptime")
+    pool = ThreadPoolExecutor(min(MOST_PARALLEL, len(endpoints)), thread_name_prefix="uptime")
     futures = {host: pool.submit(_uptime_or_none, agents, host, endpoint) for host, endpoint in endpoints.items()}
     wait(futures.values(), PATIENCE)
     pool.shutdown(wait=False, cancel_futures=True)

@@ -100,7 +100,7 @@ class Providers:
         if missing := sorted(unknown and unknown - custom_traits.fetch_trait_names(connection)):
             raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. Make custom ones first: PUT "
                                  "/traits/CUSTOM_…")
-        if odd := sorted(name for name in own_traits & traits.TOLD if name.startswith("COMPUTE_")):
+        if odd := sorted(name for name in own_traits & traits.AGENT_TRAITS if name.startswith("COMPUTE_")):
             raise InvalidRequest(f"{', '.join(odd)[:255]}: what a host can do its agent tells, and {traits.DISABLED} "
                                  "those have that are disabled (`openstack compute service set --disable`).")
         if own_traits != provider.own_traits:

@@ -26,7 +26,7 @@ from magnetar_core.http.client import Client
 
 log = logging.getLogger(__name__)
 #: Servers of a host in one batch.
-AT_ONCE = 100
+BATCH_SIZE = 100
 #: Conditions of servers whose guests have due news. The second one finds their index.
 DUE = (servers.c.guest_data_due.is_(True), servers.c.guest_data_due.is_not(None), servers.c.host.is_not(None),
        servers.c.task_state.is_(None), servers.c.deleted_at.is_(None))
@@ -50,7 +50,7 @@ class GuestUpdateSender(HostUpdateSender):
     def tell(self, host: str) -> int:
         with self.conductor.database.read() as connection:
             rows = ServerRow.several(connection.execute(select(servers).where(*DUE, servers.c.host == host).limit(
-                AT_ONCE)))
+                BATCH_SIZE)))
         if rows:
             with self.conductor.client(host) as client:
                 self.each(partial(self._tell_guest, client, host, row) for row in rows)

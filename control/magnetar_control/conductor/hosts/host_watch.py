@@ -39,7 +39,7 @@ from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
 from . import host_return
 from .host_reports import MALFORMED, check_scheduler_reads, malformed_report_error
-from .watch_loop import TOLD, WatchLoop
+from .watch_loop import REPORT_FIELDS, WatchLoop
 
 log = logging.getLogger(__name__)
 #: Seconds between two rounds over all hosts.
@@ -49,10 +49,11 @@ UNCHANGED = 30.0
 #: Seconds between two writes of the free space of a host's pools.
 POOL_SIZES = 30.0
 #: Properties of a host that are saved when they change.
-KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "capabilities", "hypervisor_version", "consoles", "traits",
-        "cpu_info", "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus",
-        "numa_cells", "firmware", "secure_boot", "tpm_versions", "disk_encryption", "memory_encryption", "ovn",
-        "image_cache_gb", "disk_folder", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
+SAVED_PROPERTIES = (
+    "vcpus", "memory_mb", "disk_gb", "agent_version", "capabilities", "hypervisor_version", "consoles", "traits",
+    "cpu_info", "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus",
+    "numa_cells", "firmware", "secure_boot", "tpm_versions", "disk_encryption", "memory_encryption", "ovn",
+    "image_cache_gb", "disk_folder", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
 #: Columns of a host's row whose change says that the host may be back.
 SET_BY_OPERATORS = attrgetter("endpoint", "disabled", "forced_down")
 #: vm_states that change with the power state of the guest.
@@ -175,7 +176,7 @@ class HostWatch:
         if not self._has_pools(name, heartbeat.get("pools")):
             return False
         return all((value := heartbeat.get(key)) is None or value == known
-                   for key, known in zip(KEPT, saved[1:], strict=True))
+                   for key, known in zip(SAVED_PROPERTIES, saved[1:], strict=True))
 
     def _shares(self, name: str) -> tuple[Any, ...]:
         """Return (allocation ratios, amounts reserved for the host itself), which settings and aggregates define for
@@ -204,14 +205,14 @@ class HostWatch:
         aggregates have changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
-        totals = (self._shares(name), *(host.get(key) for key in KEPT))
+        totals = (self._shares(name), *(host.get(key) for key in SAVED_PROPERTIES))
         try:
             self._save_pools(name, host.get("pools"))
         except MALFORMED as error:
             raise malformed_report_error(error) from error
         if self._kept.get(name) == totals:
             return
-        report = {key: value for key, value in host.items() if key not in (*TOLD, "pools")}
+        report = {key: value for key, value in host.items() if key not in (*REPORT_FIELDS, "pools")}
         if row := conductor.states.rows.get(name):
             check_scheduler_reads(conductor.states, row, report)
         try:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two checks; attempts for an image; seconds to wait for a host that is down.
 POLL_INTERVAL, ATTEMPTS, PATIENCE = 2.0, 3, 24 * 3600.0
 #: Requests that one check reads.
-AT_ONCE = 100
+BATCH_SIZE = 100
 
 
 class ImageCache:
@@ -40,7 +40,7 @@ class ImageCache:
         with conductor.database.read() as connection:
             requests = image_requests.fetch_image_requests(connection, [
                 name for name, host in list(conductor.states.hosts.items())
-                if host.profile.cell_id == conductor.cell.id and host.profile.up], AT_ONCE) \
+                if host.profile.cell_id == conductor.cell.id and host.profile.up], BATCH_SIZE) \
                 if image_requests.has_image_requests(connection) else ()
         if requests:
             self._thread = threading.Thread(target=self._bring, args=(requests,), name="images", daemon=True)

@@ -44,7 +44,7 @@ QUEUED = 100
 #: Most values that hosts share; when there are more, all are forgotten.
 VALUES = 10000
 #: Properties of a heartbeat that are saved with it; they differ each time.
-TOLD = ("metrics", "images")
+REPORT_FIELDS = ("metrics", "images")
 
 
 class WatchLoop:
@@ -108,7 +108,8 @@ class WatchLoop:
         This saves memory, because most hosts report the same values."""
         if len(self._values) > VALUES:
             self._values.clear()
-        return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
+        return {sys.intern(key): value if key in REPORT_FIELDS else self._shared_value(value)
+                for key, value in host.items()}
 
     def _shared_value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -268,7 +269,7 @@ class HostFollower:
 
     def _hear(self, heartbeat: Mapping[str, Any]) -> None:
         if not self._cleaning_up:
-            report = json_text({key: heartbeat.get(key) for key in TOLD}) \
+            report = json_text({key: heartbeat.get(key) for key in REPORT_FIELDS}) \
                 if self.conductor.states.rules.reads_reports else None
             self.watch.heartbeats.add_heartbeat(self.name, report, self._handled)
 

@@ -13,7 +13,7 @@ from typing import Any
 from magnetar_control.documents import attachment_ids
 from magnetar_control.scheduler.request_spec import amounts_held_by
 from magnetar_control.store.claims import allocations, nic_bandwidth
-from magnetar_control.store.servers.migrations import KEPT, any_migration_at
+from magnetar_control.store.servers.migrations import UNCONFIRMED, any_migration_at
 from magnetar_control.store.store import CELL0
 from magnetar_core.power import BUILDING, ERROR, RESIZED, VM_STATES, power_number
 
@@ -162,7 +162,7 @@ def find_stalled_migrations(state: AuditState) -> Findings:
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for migration in moves:
-            waits = row is not None and row.vm_state == RESIZED and migration.status in KEPT
+            waits = row is not None and row.vm_state == RESIZED and migration.status in UNCONFIRMED
             if not waits and (row is None or not row.busy) and id not in state.unknown:
                 yield Finding("move", migration.uuid, id,
                               f"migration {migration.uuid} of server {id} is {migration.status}, and nobody "

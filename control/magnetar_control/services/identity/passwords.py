@@ -15,7 +15,7 @@ COST = (2**14, 8, 1)
 #: Longest password in characters.
 LONGEST = 4096
 # Limits concurrent hashes: each needs 16 MiB while it is computed.
-_AT_ONCE = threading.BoundedSemaphore(4)
+_HASH_LIMIT = threading.BoundedSemaphore(4)
 _DUMMY_SALT = secrets.token_bytes(16)
 
 
@@ -56,5 +56,5 @@ def draw_secret() -> str:
 
 def _scrypt(password: str, salt: bytes, cost: tuple[int, int, int]) -> bytes:
     n, r, p = cost
-    with _AT_ONCE:
+    with _HASH_LIMIT:
         return hashlib.scrypt(password[:LONGEST].encode(), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r * p, dklen=32)

@@ -46,7 +46,7 @@ Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 #: Maximum number of values of a filter with one condition for each value: databases limit the depth of expressions.
 VALUES = 100
 #: Maximum number of resources of a list that are in memory at a time.
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +210,8 @@ class NetworkStore:
         return [document for documents in self.pieces(context, page) for document in documents]
 
     def pieces(self, context: Context, page: Page) -> Iterator[Documents]:
-        """Yield the documents of a list in pieces of at most ``AT_ONCE``, each document once. No database connection is
-        in use between two pieces."""
+        """Yield the documents of a list in pieces of at most ``BATCH_SIZE``, each document once. No database connection
+        is in use between two pieces."""
         resource = self.resource
         if make := resource.before_list:
             run_transaction(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
@@ -220,7 +220,7 @@ class NetworkStore:
             *(column.desc() if down else column.asc() for column, down in order))
         last, remaining = self._marked(context, order, page.marker), page.limit or sys.maxsize
         while True:
-            count = min(remaining, AT_ONCE)
+            count = min(remaining, BATCH_SIZE)
             part = (query if last is None else query.where(keyset_condition(order, last))).limit(count)
             with self.database.read() as connection:
                 rows = connection.execute(part).mappings().all()

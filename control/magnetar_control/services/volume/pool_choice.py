@@ -16,7 +16,7 @@ from .type_specs import no_pool_error, pool_capabilities, unfulfilled_capabiliti
 from .types import VolumeType
 
 #: Pools that an error names at most.
-NAMED = 20
+MOST_NAMES = 20
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ def _preference(option: PoolOption) -> tuple[int, str, str]:
 def _no_pool(volume_type: VolumeType, refused: list[tuple[PoolOption, list[str]]]) -> InvalidRequest:
     if not refused:
         return no_pool_error(volume_type.name, [f"no host has a pool called {' or '.join(volume_type.pools)}"])
-    texts = [f"pool {option.name} of host {option.host}: {', '.join(reasons)}" for option, reasons in refused[:NAMED]]
-    return no_pool_error(volume_type.name, [*texts, *([f"and {len(refused) - NAMED} more"] if len(refused) > NAMED
+    texts = [f"pool {option.name} of host {option.host}: {', '.join(reasons)}"
+             for option, reasons in refused[:MOST_NAMES]]
+    return no_pool_error(volume_type.name,
+                         [*texts, *([f"and {len(refused) - MOST_NAMES} more"] if len(refused) > MOST_NAMES
                                                       else [])])

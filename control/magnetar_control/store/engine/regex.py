@@ -18,7 +18,7 @@ LONGEST, DEEPEST, PARTS = 255, 32, 500
 #: Highest count of a repeat: PostgreSQL's limit.
 COUNTS = 255
 #: Number of transitions that are cached for an expression.
-KEPT = 4096
+CACHE_SIZE = 4096
 SPECIAL = frozenset(r"\^$.|?*+()[{")
 KNOWN = r"letters and signs, . [a-z] [^a-z] (a|b) ^ $ * + ? {m,n} and \d \w \s"
 #: Parts of a wildcard pattern: any text, also an empty one, and any character.
@@ -203,7 +203,7 @@ class Pattern:
     def _step(self, state: State, char: str) -> State:
         next_state = self._anew | self._reached(to for kind, fits, successors in map(self._parts.__getitem__, state)
                                                 if kind == CHAR and fits(char) for to in successors)
-        if len(self._steps) >= KEPT:
+        if len(self._steps) >= CACHE_SIZE:
             self._steps.clear()
         self._steps[state, char] = next_state
         return next_state

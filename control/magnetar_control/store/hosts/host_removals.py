@@ -16,7 +16,7 @@ from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_control.store.engine.tables import host_removals as table
 
 #: Number of objects of one host that are removed in one batch.
-AT_ONCE = 100
+BATCH_SIZE = 100
 
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
@@ -40,9 +40,9 @@ def fetch_removal_hosts(connection: Connection) -> list[str]:
 
 
 def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return (resource type, key) of the deleted resources that *host* must remove, at most ``AT_ONCE``."""
+    """Return (resource type, key) of the deleted resources that *host* must remove, at most ``BATCH_SIZE``."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
-        table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
+        table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(BATCH_SIZE))]
 
 
 def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:

@@ -48,7 +48,7 @@ RESIZE, MIGRATION, LIVE, EVACUATION = "resize", "migration", "live-migration", "
 #: Final statuses.
 ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
 #: Statuses that wait for confirmResize or revertResize, also after an interrupted confirm or revert.
-KEPT = ("finished", "confirming", "reverting")
+UNCONFIRMED = ("finished", "confirming", "reverting")
 #: Statuses of migrations that go on.
 GOING = ("queued", "preparing", "pre-migrating", "running", "migrating", "post-migrating")
 #: Statuses of an evacuation: from the moment that the source has lost the server, and until the source is cleaned up.
@@ -153,7 +153,7 @@ def fetch_evacuation_rows(connection: Connection, host: str) -> Sequence[Migrati
 def fetch_unconfirmed_migration(connection: Connection, server_id: str) -> MigrationRow | None:
     """Return the server's resize or cold migration that must be confirmed or reverted; ``None`` when there is none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(
-        migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
+        migrations.c.server_id == server_id, migrations.c.status.in_(UNCONFIRMED)).order_by(
         migrations.c.id.desc()).limit(1)).one_or_none())
 
 

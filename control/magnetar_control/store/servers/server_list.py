@@ -46,7 +46,7 @@ OF_PROJECT: Condition = servers.c.project_id == bindparam("project")
 #: The same condition for SQLite, where the plus prevents the use of an index of projects.
 OF_PROJECT_UNINDEXED: Condition = literal_column("+servers.project_id") == bindparam("project")
 GONE, SOFT = servers.c.deleted_at.is_not(None), servers.c.vm_state == SOFT_DELETED
-FOR_GOOD, KEPT, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT)
+FOR_GOOD, NOT_DELETED, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT)
 
 
 @dataclass(frozen=True)
@@ -256,9 +256,9 @@ def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]
             by_state = (OF_PROJECT_UNINDEXED,) if mine and kind == "sqlite" else mine
             return [(*by_state, *SOFTLY), (*mine, *FOR_GOOD)]
     elif request.since or request.before:
-        parts = [KEPT, FOR_GOOD]
+        parts = [NOT_DELETED, FOR_GOOD]
     else:
-        parts = [KEPT if request.soft_deleted or named else IN_USE]
+        parts = [NOT_DELETED if request.soft_deleted or named else IN_USE]
     return [(*mine, *part) for part in parts]
 
 

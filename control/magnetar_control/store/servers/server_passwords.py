@@ -17,7 +17,7 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import servers
 
 #: The query for the stored passwords of servers on a host. Built once, because hosts report often.
-_TOLD = select(servers.c.id, servers.c.password, servers.c.cleared_password).where(
+_STORED_PASSWORDS = select(servers.c.id, servers.c.password, servers.c.cleared_password).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.deleted_at.is_(None))
 
@@ -32,7 +32,8 @@ def fetch_differing_passwords(connection: Connection, host: str,
                               host_passwords: Mapping[str, str]) -> list[tuple[Any, bool]]:
     """Compare the guests' passwords that a host reports with the stored ones. Return (server row, whether its user has
     cleared the reported password) for each server whose password differs. *host_passwords*: by server uuid."""
-    rows = connection.execute(_TOLD, {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
+    rows = connection.execute(_STORED_PASSWORDS,
+                              {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
     return [(row, row.cleared_password == password_digest(host_passwords[row.id])) for row in rows
             if row.password != host_passwords[row.id]]
 

@@ -65,11 +65,11 @@ _WHOLE = select(servers).where(servers.c.id == _ID)
 _LOCKED = _WHOLE.with_for_update()
 _ANY, _ALIVE = PreparedQuery(_WHOLE), PreparedQuery(_WHOLE.where(servers.c.deleted_at.is_(None)))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
-_NEW, _ASKED = insert(servers), insert(actions)
+_INSERT_SERVERS, _INSERT_ACTIONS = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT, servers.c.leaving.is_(None))
 #: Columns whose changes are reported to running guests, and the statement for such a change.
-TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
-_TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
+GUEST_COLUMNS = frozenset(("name", "hostname", "metadata", "security_groups"))
+_GUEST_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
 #: The task_states of deletions, evacuations, and actions that overtake others. The end of another action does not
 #: change them.
 _COMING = {DELETING, SOFT_DELETING, *ACTIONS["evacuate"].tasks[:1]}.union(
@@ -240,8 +240,8 @@ def action_is_allowed(server: ServerRow, key: str) -> bool:
 
 def update_server_row(connection: Connection, id: str, **values: Any) -> None:
     """Set columns of a server; values of JSON columns must be JSON text. If the guest's metadata shows one of the
-    columns (``TOLD``), also record that a conductor must send new metadata to the guest. Raises ``Moved``."""
-    statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
+    columns (``GUEST_COLUMNS``), also record that a conductor must send new metadata to the guest. Raises ``Moved``."""
+    statement = _CHANGED if GUEST_COLUMNS.isdisjoint(values) else _GUEST_CHANGED
     if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
         raise Moved
     save_filter_rows(connection, id, values)
@@ -355,7 +355,7 @@ def insert_action_row(connection: Connection, id: str, key: str, request_id: str
                       message: str | None = None) -> int:
     """Insert the action *key*, such as ``resize``, of the server *id* into the queue of actions; return the action's
     id. The other arguments are columns of ``actions``."""
-    inserted = connection.execute(_ASKED, {
+    inserted = connection.execute(_INSERT_ACTIONS, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
         "start_time": utc_now(), "updated_at": utc_now(), "state": state, "args": json_text(args or {}), "host": host,
         "kind": ACTIONS[key].kind, "message": message})
@@ -367,10 +367,10 @@ def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]
                        args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
     """Insert new servers into cell0, where they stay until the scheduler has chosen a host, and queue a create action
     for each. *rows*: columns of the servers. *message*, *args*, *not_before*: columns of the actions."""
-    connection.execute(_NEW, [dict(row) for row in rows])
+    connection.execute(_INSERT_SERVERS, [dict(row) for row in rows])
     insert_filter_rows(connection, rows)
     # PostgreSQL's time is an SQL expression, which a statement takes as one of its values and not as a parameter.
-    connection.execute(_ASKED if not_before is None else _ASKED.values(not_before=not_before), [
+    connection.execute(_INSERT_ACTIONS if not_before is None else _INSERT_ACTIONS.values(not_before=not_before), [
         {"request_id": request_id, "server_id": row["id"], "action": "create", "project_id": row["project_id"],
          "user_id": row["user_id"], "start_time": row["created_at"], "updated_at": row["created_at"],
          "state": "queued", "args": json_text(args or {}), "kind": "build", "message": message} for row in rows])
@@ -450,10 +450,10 @@ def insert_scheduled_servers(connection: Connection, scheduled: Sequence[tuple[S
     if creations:  # first, because the queue is ordered by id
         creation_rows = begin(creations) if begin else [
             ActionRow.of_values(row._mapping) for row in insert_returning_rows(  # noqa: SLF001 - SQLAlchemy's name
-                connection, _ASKED, actions.c.server_id, creations)]
+                connection, _INSERT_ACTIONS, actions.c.server_id, creations)]
         created = {row.server_id: row for row in creation_rows}
     if other_actions:
-        connection.execute(_ASKED, other_actions)
+        connection.execute(_INSERT_ACTIONS, other_actions)
     return [ArrivedServer(inserted[scheduled_server.server["id"]], created[scheduled_server.server["id"]],
                           no_other_action=len(scheduled_server.actions) == 1)
             for scheduled_server, _host in scheduled if scheduled_server.server["id"] in created]
@@ -465,7 +465,7 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
-    return {row.id: ServerRow(row) for row in insert_returning_rows(connection, _NEW, servers.c.id, new)}
+    return {row.id: ServerRow(row) for row in insert_returning_rows(connection, _INSERT_SERVERS, servers.c.id, new)}
 
 
 def insert_late_actions(connection: Connection, scheduled_server: ScheduledServer) -> None:

@@ -22,7 +22,7 @@ ALIASES = r"[^:]+:[0-9]+(,\s*[^:]+:[0-9]+)*"
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 #: Maximum number of devices of a server.
 MOST = 32
-_ASKED = re.compile(r"(?P<name>%s):(?P<count>[1-9][0-9]?)" % NAME)
+_ALIAS_COUNT = re.compile(r"(?P<name>%s):(?P<count>[1-9][0-9]?)" % NAME)
 
 
 def parse_alias_counts(text: str, field: str = "pci_alias") -> Dict[str, int]:
@@ -31,7 +31,7 @@ def parse_alias_counts(text: str, field: str = "pci_alias") -> Dict[str, int]:
     """
     amounts: Dict[str, int] = {}
     for part in text.split(","):
-        match = _ASKED.fullmatch(part.strip())
+        match = _ALIAS_COUNT.fullmatch(part.strip())
         if not match:
             raise InvalidField(field, "must name aliases and how many devices of each, such as gpu:1 or gpu:1,nic:2",
                                text)

@@ -72,12 +72,12 @@ SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS
 #: Trait of a host whose libvirt reports the serial numbers of cards, and the first version that does.
 REMOTE_PORTS, TELLS_SERIALS = "COMPUTE_REMOTE_MANAGED_PORTS", (7, 9)
 #: All traits that agents detect.
-TOLD = frozenset((*X86.values(), *X86_BY_VENDOR.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(),
-                  *HOSTS.values(), SMMUV3, *FIRMWARE.values(),
-                  *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
-                  *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
+AGENT_TRAITS = frozenset((*X86.values(), *X86_BY_VENDOR.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(),
+                          *HOSTS.values(), SMMUV3, *FIRMWARE.values(),
+                          *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
+                          *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
 #: All traits except custom ones.
-STANDARD = standard.TRAITS | TOLD
+STANDARD = standard.TRAITS | AGENT_TRAITS
 
 
 def is_known_trait(name: str) -> bool:
@@ -155,7 +155,7 @@ def _version(text: Any) -> tuple[int, ...]:
 def check_operator_traits(names: Iterable[str]) -> str:
     """Return an error message for *names*, the traits that an operator sets for a host; empty if they are valid."""
     names = list(names)
-    if reported := next((name for name in names if name in TOLD), None):
+    if reported := next((name for name in names if name in AGENT_TRAITS), None):
         return "%r must not be given: the agent itself finds out whether the host has it" % reported
     wrong = next((name for name in names if not is_known_trait(name)), None)
     return "" if wrong is None else "%r must be a standard trait (`openstack trait list` has them), or CUSTOM_ and " \

@@ -27,7 +27,7 @@ OPEN = 65536
 SHARE = 4
 #: Connections of an address beyond its limit that are refused with a reason, and the seconds that they have for their
 #: request. Further ones are closed without an answer.
-TOLD, PATIENCE = 16, 10.0
+MOST_REFUSALS, PATIENCE = 16, 10.0
 #: Seconds for a client's TLS handshake, and for the end of a connection.
 HANDSHAKE, FAREWELL = 20.0, 1.0
 #: Seconds after which a refused client may try again.
@@ -140,7 +140,7 @@ class Connections:
 
     def _next(self, address: str, source: str) -> ConnectionSlot:
         count = self._open[source]
-        if count >= self.most + TOLD:
+        if count >= self.most + MOST_REFUSALS:
             return ConnectionSlot(None, source, self._refusal(source), send_refusal=False)
         self._open[source] += 1
         if count < self.most:

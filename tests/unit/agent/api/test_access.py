@@ -31,7 +31,7 @@ from magnetar_agent.api.access import (
 )
 from magnetar_agent.link import ALPN
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
-from magnetar_core.http.connections import TOLD, Connections
+from magnetar_core.http.connections import MOST_REFUSALS, Connections
 from tests.support.agent.serving import Client, Unix, served
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def test_who_is_not_known_keeps_nobody_of_its_address_out(https: Any, shakes: st
     with contextlib.ExitStack() as ending:
         first = https("awx")
         assert first.call("GET", "/v1")[0] == 200
-        for _time in range(MOST + TOLD):
+        for _time in range(MOST + MOST_REFUSALS):
             plain = ending.enter_context(socket.create_connection(("127.0.0.1", https.port), 60))
             if shakes:
                 ending.enter_context(context.wrap_socket(plain, server_hostname="localhost"))

@@ -26,7 +26,7 @@ from magnetar_agent.link.relay import RelayEnd
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, NotFound, Unreachable
 from magnetar_core.http.client import Client
-from magnetar_core.http.connections import TOLD, Connections
+from magnetar_core.http.connections import MOST_REFUSALS, Connections
 from tests.support.agent.pki import Pki
 from tests.support.agent.serving import served
 
@@ -99,7 +99,7 @@ def test_bytes_go_both_ways_through_a_call_and_through_a_forward(near: Links, fa
 def test_links_take_no_place_of_their_address(near: Links, far: Agent) -> None:
     far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
     with ExitStack() as ending:
-        for _time in range(PLACES + TOLD + 1):
+        for _time in range(PLACES + MOST_REFUSALS + 1):
             sock = ending.enter_context(near.call(remote(far), "echo"))
             sock.sendall(b"a")
             assert sock.recv(1) == b"a"

@@ -140,7 +140,7 @@ def test_what_was_meant_for_another_system_is_not_set(host: Host, again: str) ->
 
 
 def test_its_time_ends(host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admin_password, "KEPT", 0.05)
+    monkeypatch.setattr(admin_password, "AGENT_TIMEOUT", 0.05)
     made(host)
     eventually(lambda: "web1: the password of root is not set: its guest agent was not there" in caplog.text)
     assert SECRET not in kept(host) and SECRET not in caplog.text and not host.agent.admin_passwords._pending

@@ -293,7 +293,7 @@ def test_a_flood_without_tokens(cloud, server):
 
 def test_a_flood_of_handshakes(cloud, server, monkeypatch):
     where = url(cloud, server)
-    for name, status in (("ASKED", 503), ("OF_ADDRESS", 429)):
+    for name, status in (("MOST_TOKENS", 503), ("OF_ADDRESS", 429)):
         with monkeypatch.context() as patched:
             patched.setattr(proxy, name, 0)
             assert refusal(where)[0] == status

@@ -58,7 +58,7 @@ def look(cloud):
     """One look to its end."""
     cache = ImageCache(cloud.parts.working, threading.Event())
     with cloud.parts.working.database.read() as connection:
-        rows = image_cache.image_requests.fetch_image_requests(connection, list(cloud.hosts), image_cache.AT_ONCE)
+        rows = image_cache.image_requests.fetch_image_requests(connection, list(cloud.hosts), image_cache.BATCH_SIZE)
     cache._bring(rows)
     return cache
 

@@ -491,7 +491,7 @@ def test_the_first_network_is_changed_as_horizon_changes_one(ask):
 
 
 def test_a_long_list_is_sent_in_pieces(ask, service, monkeypatch):
-    monkeypatch.setattr("magnetar_control.services.network.resources.AT_ONCE", 2)
+    monkeypatch.setattr("magnetar_control.services.network.resources.BATCH_SIZE", 2)
     for at in range(6):
         ask("POST", "/v2.0/networks", {"network": {"name": f"n{at}"}})
     names, headers = ["default", *(f"n{at}" for at in range(6))], {"x-auth-token": ALICE.token}

@@ -24,7 +24,7 @@ from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.websocket import ClientGone, WebSocket
 from magnetar_core.http import connections
-from magnetar_core.http.connections import TOLD, Connections
+from magnetar_core.http.connections import MOST_REFUSALS, Connections
 from tests.support.agent.pki import Pki
 from tests.support.control.cloud import listening
 
@@ -124,7 +124,7 @@ def test_one_address_has_so_many_and_is_told(client: Connect) -> None:
 def test_who_says_nothing_takes_nothing_from_others(client: Connect) -> None:
     """Nor without a handshake; and those beyond an address's places are not kept."""
     kept = [known(client()) for _time in range(MOST)]
-    silent = [client(tls=False) for _time in range(TOLD)]
+    silent = [client(tls=False) for _time in range(MOST_REFUSALS)]
     further = client(tls=False)
     with contextlib.suppress(ConnectionResetError):
         assert not further.recv(1)
@@ -138,7 +138,7 @@ def test_who_says_nothing_takes_nothing_from_others(client: Connect) -> None:
 def test_who_says_nothing_keeps_nobody_of_its_address_out(client: Connect, tls: bool) -> None:
     """With a handshake or without, with an anonymous request or none; who has said who it is stays."""
     kept = known(client())
-    unknown = [client(tls=tls) for _time in range(MOST + TOLD)]
+    unknown = [client(tls=tls) for _time in range(MOST + MOST_REFUSALS)]
     if tls:
         assert asked(unknown[-1]).startswith(b"HTTP/1.1 200 ")
     assert asked(client()).startswith(b"HTTP/1.1 200 ")

@@ -30,7 +30,7 @@ ANOTHER: Mapping[str, Any] = {"vcpus": 0}
 
 
 #: Fields that the update use case sets without an action.
-TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk_config")
+UPDATED_FIELDS = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk_config")
 
 
 class PlannedAction(NamedTuple):
@@ -206,7 +206,7 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 def _plan_updates(want: Document, have: Document) -> Iterator[PlannedAction]:
     """Yield the actions that have no effect on the running guest: they update names, metadata, tags and security
     groups. Then yield the confirmation of a pending resize."""
-    updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
+    updates = {name: want.get(name) for name in UPDATED_FIELDS if name in want and want[name] != have[name]}
     if updates:
         yield PlannedAction("update", updates)
     for name in ("metadata", "tags"):

@@ -36,7 +36,7 @@ from magnetar_core.document import Document
 from .group_rules import NUMBERS
 
 #: Maximum number of groups, and of ports, that conductors send to a host in one round.
-AT_ONCE = 200
+BATCH_SIZE = 200
 #: Maximum number of rows in one statement.
 MANY = 500
 #: The version of uuids that are derived from names.
@@ -44,10 +44,10 @@ FOLLOWS = 5
 _HELD, _GROUP = security_group_hosts.c, security_groups.c
 _DUE_HOSTS = union(select(_HELD.host).where(_HELD.due.is_(True)),
                    select(ports.c.host).where(ports.c.groups_due.is_(True), ports.c.host != ""))
-_DUE_GROUPS = select(_HELD.group_id).where(_HELD.host == bindparam("at"), _HELD.due.is_(True)).limit(AT_ONCE)
+_DUE_GROUPS = select(_HELD.group_id).where(_HELD.host == bindparam("at"), _HELD.due.is_(True)).limit(BATCH_SIZE)
 _PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "port_security_enabled"]).where(
     ports.c.host == bindparam("at"), TAKEN)
-_DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(AT_ONCE)
+_DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(BATCH_SIZE)
 _REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
 #: The SQL condition for ports on networks without an engine. ``_FLAT``: for ports on bridges of hosts.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
@@ -125,7 +125,7 @@ class HostSecurityGroups:
 
     def due(self, host: str) -> tuple[Sequence[str], Sequence[DuePort]]:
         """Return the next ids of security groups, and the next ports of servers, that must be sent to *host*: at most
-        ``AT_ONCE`` of each."""
+        ``BATCH_SIZE`` of each."""
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
