@@ -72,7 +72,7 @@ class CellsCloud(Cloud):
             upgrade_schema(self.filled[at], CELL)
             cell_id = store.add_cell(f"filled{at}", url).id
         else:
-            cell_id = store.named("cell1").id
+            cell_id = store.find_cell("cell1").id
         fill_servers(self.filled[at], live, deleted, projects, first)
         analyze_database(self.filled[at])
         with self.filled[at].read() as connection:

@@ -49,7 +49,7 @@ class BenchIdentity(EmbeddedIdentity):
 
 def measure_requests(store: Store, rounds: int) -> list[Figure]:
     """Add ports and hosts to the *store*, which has servers, and return the figures of requests."""
-    cell = store.named("cell1")
+    cell = store.find_cell("cell1")
     fill_cloud(store.api, cell.id, HOSTS)
     url = store.api.url.render_as_string(hide_password=False)
     with tempfile.TemporaryDirectory(prefix="scale") as folder:

@@ -211,7 +211,7 @@ class Parts:
     def join_as_conductor(self) -> None:
         """Register this process in the database as a conductor of the settings' cell. Raises ``ProcessTooOld`` if its
         release is too old for the other processes."""
-        cell = self.store.cell(self.store.named(self.settings.cell).id)
+        cell = self.store.cell(self.store.find_cell(self.settings.cell).id)
         self.announced = Announcement(self.store, "conductor", process_name(self.settings.conductor_name), cell)
         with _unless_full("the announcement of the conductor"):
             self.announced.join()
@@ -314,7 +314,7 @@ class Parts:
         """Listen for change signals in the databases of cell0 and of the settings' cell, so that this process sees
         their changes immediately."""
         for name in ("cell0", *(() if self.settings.spread else (self.settings.cell,))):
-            self.store.cell(self.store.named(name).id).listen()
+            self.store.cell(self.store.find_cell(name).id).listen()
 
 
 @contextlib.contextmanager
@@ -343,7 +343,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
                 log.warning("database of cell %s is away: %s", cell.name, error)
         else:  # a conductor needs the API database and its cell's, which must be listed
             schema.upgrade_schema(parts.api_database, API)
-            schema.upgrade_schema(parts.store.cell(parts.store.named(settings.cell).id), CELL)
+            schema.upgrade_schema(parts.store.cell(parts.store.find_cell(settings.cell).id), CELL)
         if with_conductor:
             parts.join_as_conductor()
         if with_api:

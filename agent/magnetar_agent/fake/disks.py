@@ -98,7 +98,7 @@ class Disks(Exports):
             if read_fake_disk(disk.path, disk.format) is None:
                 raise HypervisorError(f"The disk {disk.path} cannot be opened: No such file or directory.")
             if self.unreadable:
-                return dict.fromkeys(injection.named(), self.unreadable)
+                return dict.fromkeys(injection.parts(), self.unreadable)
             self.injected[disk.path] = injection
             return dict(self.not_injected)
 

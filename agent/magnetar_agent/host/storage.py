@@ -156,7 +156,7 @@ class Injection:
     metadata: Mapping[str, str] = field(default_factory=dict)
     files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
-    def named(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         """Return the data that are set, by name: password, key, metadata, files."""
         parts = {"password": self.password, "key": self.key, "metadata": dict(self.metadata), "files": self.files}
         return {name: value for name, value in parts.items() if value}
@@ -295,7 +295,7 @@ class HypervisorDisks(Protocol):
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         """Write *injection* into the file system of a disk that is not in use. May be repeated.
 
-        Return ``{name: reason}`` for the data that could not be written (names as in ``Injection.named``); for all data
+        Return ``{name: reason}`` for the data that could not be written (names as in ``Injection.parts``); for all data
         when the disk has no Linux system. The reasons are texts for the server's user. *kvm*: whether guests run under
         KVM. Raises ``HypervisorError`` when the host cannot inject, or the time limit is exceeded.
         """

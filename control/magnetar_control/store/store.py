@@ -56,14 +56,14 @@ class Store:
         self._read_at = float("-inf")
         self._where: dict[str, Database] = {}
 
-    def where(self, server_id: str) -> Database | None:
+    def known_database(self, server_id: str) -> Database | None:
         """Return the cell database in which the server was last found; ``None`` if unknown. The server may have moved
         since then, so the caller may need another query."""
         return self._where.get(server_id)
 
-    def found(self, server_id: str, database: Database) -> None:
-        """Remember that the server is in *database*, so that ``where`` returns it. Does nothing for cell0, because
-        servers leave it soon."""
+    def remember_database(self, server_id: str, database: Database) -> None:
+        """Remember that the server is in *database*, so that ``known_database`` returns it. Does nothing for cell0,
+        because servers leave it soon."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
@@ -101,7 +101,7 @@ class Store:
                     return self._opened(cell)
         raise NotFound(f"There is no cell {id!r}; see `magnetar cell list`.", kind="cell", key=id)
 
-    def named(self, name: str) -> CellMapping:
+    def find_cell(self, name: str) -> CellMapping:
         """Return the cell with this name or id. Raises ``NotFound``."""
         for cell in self.cells(fresh=True):
             if name in (cell.name, cell.id):
@@ -131,7 +131,7 @@ class Store:
         tables: see ``schema.upgrade_schema``."""
         id = id or str(uuid.uuid4())
         if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
-            return self.named(name)  # avoids a write, for which the disk may have no room
+            return self.find_cell(name)  # avoids a write, for which the disk may have no room
         try:
             with self.api.write() as connection:
                 existing_id = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()
@@ -143,11 +143,11 @@ class Store:
                                                             disabled=False, created_at=utc_now()))
         except IntegrityError:  # another process has created it meanwhile
             pass
-        return self.named(name)
+        return self.find_cell(name)
 
     def set_cell(self, name: str, disabled: bool) -> None:
         """Disable or enable a cell. Raises ``NotFound``."""
-        cell = self.named(name)
+        cell = self.find_cell(name)
         with self.api.write() as connection:
             connection.execute(update(cells).where(cells.c.id == cell.id).values(disabled=disabled,
                                                                                  updated_at=utc_now()))
@@ -155,7 +155,7 @@ class Store:
 
     def remove_cell(self, name: str) -> None:
         """Remove a cell. Raises ``NotFound``, or ``InUse`` for cell0 and while the cell has hosts or servers."""
-        cell = self.named(name)
+        cell = self.find_cell(name)
         with self.api.write() as connection:
             has = connection.execute(select(hosts.c.name).where(hosts.c.cell_id == cell.id)).first()
             mapped = connection.execute(select(server_mappings.c.server_id).where(

@@ -60,7 +60,7 @@ class Request:
         length = self.headers.get("content-length", "")
         return int(length) if length.isdecimal() else None
 
-    def named(self, *more: Any) -> tuple[Any, ...]:
+    def service_arguments(self, *more: Any) -> tuple[Any, ...]:
         """Return the arguments for a function of ``services`` that handles this request: the caller's ``Context``, the
         values of the path's parameters in order, and *more*."""
         return self.context, *self.params.values(), *more

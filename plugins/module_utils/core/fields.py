@@ -54,7 +54,7 @@ class Field:
         self.fixed = CREATE in self.on and UPDATE not in self.on
         self.name = ""
 
-    def named(self, name: str) -> Field:
+    def with_name(self, name: str) -> Field:
         """Set the field's name to *name*, the class attribute that holds the field, and return the field."""
         self.name = name
         if self.option is None:
@@ -81,7 +81,7 @@ class _Fields:
 
     @staticmethod
     def collect(namespace: Mapping[str, Any]) -> tuple[Field, ...]:
-        return tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
+        return tuple(value.with_name(name) for name, value in namespace.items() if isinstance(value, Field))
 
     @staticmethod
     def by_operation(fields: Sequence[Field]) -> dict[str, dict[str, Field]]:

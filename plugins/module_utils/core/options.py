@@ -36,7 +36,7 @@ class File(Text):
 
 def name_options(**options: Field) -> tuple[Field, ...]:
     """Set the name of each option to its keyword, and return the options as a tuple."""
-    return tuple(option.named(name) for name, option in options.items())
+    return tuple(option.with_name(name) for name, option in options.items())
 
 
 CONNECTION = name_options(

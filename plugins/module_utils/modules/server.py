@@ -274,7 +274,7 @@ def _without_default(field):
     """
     if not isinstance(field, Option):
         return field
-    return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).named(field.name)
+    return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).with_name(field.name)
 
 
 def _flavor(params):

@@ -261,4 +261,4 @@ def _brief(image):
     return {"id": image["id"], "name": image["name"]}
 
 
-_METADATA = Option(MapOf(Text(), Text()), "").named("metadata")
+_METADATA = Option(MapOf(Text(), Text()), "").with_name("metadata")

@@ -115,4 +115,4 @@ def _delete_backups(backups, params, check_mode, client):
     return result
 
 
-_METADATA = Option(MapOf(Text(), Text()), "").named("metadata")
+_METADATA = Option(MapOf(Text(), Text()), "").with_name("metadata")

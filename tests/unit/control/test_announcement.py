@@ -33,7 +33,7 @@ def parts(tmp_path, monkeypatch):
 
 
 def cell_of(parts):
-    return parts.store.cell(parts.store.named("cell1").id)
+    return parts.store.cell(parts.store.find_cell("cell1").id)
 
 
 def rows(database, table):
@@ -136,7 +136,7 @@ def test_status_lists_processes_and_what_waits(parts, capsys, tmp_path):
     parts.join_as_conductor()
     conductor_rows.write_conductor_heartbeat(cell_of(parts), "old:1", "old")
     with parts.api_database.write() as connection:
-        hosts.upsert_host_row(connection, "kvm1", parts.store.named("cell1").id, "unix:///run/kvm1.sock")
+        hosts.upsert_host_row(connection, "kvm1", parts.store.find_cell("cell1").id, "unix:///run/kvm1.sock")
         hosts.save_host_inventory(connection, "kvm1", {"vcpus": 1, "memory_mb": 1, "disk_gb": 1,
                                                        "agent_version": "0.1.0"})
     assert cli.main(["upgrade", "status", "--config", str(path)]) == 1
@@ -167,7 +167,7 @@ def test_status_says_why_a_host_is_refused(parts, capsys, tmp_path):
     path, cell = tmp_path / "control.yml", cell_of(parts)
     path.write_text(f"state_dir: {tmp_path}\n")
     with parts.api_database.write() as connection:
-        hosts.upsert_host_row(connection, "kvm1", parts.store.named("cell1").id, "unix:///run/kvm1.sock")
+        hosts.upsert_host_row(connection, "kvm1", parts.store.find_cell("cell1").id, "unix:///run/kvm1.sock")
         hosts.save_host_inventory(connection, "kvm1", {
             "vcpus": 1, "memory_mb": 1, "disk_gb": 1, "agent_version": "0.2.0",
             "capabilities": capabilities_of("agent")})

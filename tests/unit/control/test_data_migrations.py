@@ -53,7 +53,7 @@ def tasks(database):
 
 
 def add_old_conductor(parts):
-    conductor_rows.write_conductor_heartbeat(parts.store.cell(parts.store.named("cell1").id), "old:1", "old")
+    conductor_rows.write_conductor_heartbeat(parts.store.cell(parts.store.find_cell("cell1").id), "old:1", "old")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_it_waits_for_processes_that_cannot_read_the_new_form(parts, migrate):
     status, shown = migrate()
     assert status == 2 and "3 rows wait until all processes know reimage-objects (magnetar upgrade status)" in shown.err
     assert all(isinstance(task["image_metadata"], str) for task in tasks(parts.api_database))
-    with parts.store.cell(parts.store.named("cell1").id).write() as connection:
+    with parts.store.cell(parts.store.find_cell("cell1").id).write() as connection:
         connection.execute(delete(conductors))
     assert migrate()[0] == 0
 
@@ -135,7 +135,7 @@ def test_the_count_is_that_of_all_databases(parts, migrate, monkeypatch):
     add_migration(monkeypatch)
     add_volumes(parts.api_database, 3)
     add_servers(parts.store.cell0, 3)
-    add_servers(parts.store.cell(parts.store.named("cell1").id), 3)
+    add_servers(parts.store.cell(parts.store.find_cell("cell1").id), 3)
     status, shown = migrate("--max-count", "7")
     assert status == 1 and [line.split(" matched")[0] for line in shown.out.splitlines()[:3]] == [
         "3 rows of api", "3 rows of cell0", "1 rows of cell1"]

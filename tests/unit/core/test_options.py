@@ -22,11 +22,11 @@ from magnetar_core.options import (
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, MapOf, Text
 
 FIELDS = (
-    Field(Text(), "A text.", default="x", aliases=("words",)).named("text"),
-    Field(Integer(), "A number.", on="create show", secret=True).named("number"),
-    Field(Choices("a", "b"), "A word.", option="letter").named("choice"),
-    Field(ListOf(Record(size=Field(Integer(), "How big."))), "Things.").named("things"),
-    Field(MapOf(Text(), Text()), "Hidden.", option=False).named("hidden"),
+    Field(Text(), "A text.", default="x", aliases=("words",)).with_name("text"),
+    Field(Integer(), "A number.", on="create show", secret=True).with_name("number"),
+    Field(Choices("a", "b"), "A word.", option="letter").with_name("choice"),
+    Field(ListOf(Record(size=Field(Integer(), "How big."))), "Things.").with_name("things"),
+    Field(MapOf(Text(), Text()), "Hidden.", option=False).with_name("hidden"),
     *name_options(own=Option(Boolean(), "Its own.", default=True, env="OWN")),
 )
 

@@ -47,7 +47,7 @@ def inject_root_disk(task: Task) -> None:
         injection = replace(injection, password=_hashed(host, document))
     except HypervisorError as error:
         failed["password"] = error.message.rstrip(".")
-    if not injection.named():
+    if not injection.parts():
         _tell(document, failed)
         return
     task.operation.advance(0, None, phase="write into the root disk")
@@ -61,8 +61,8 @@ def inject_root_disk(task: Task) -> None:
             raise
         # A cloud shows warnings to its users, who must not see a host's paths and programs.
         log.warning("server %s: %s", document.name, error.message, extra={"server": document.id})
-        refused = dict.fromkeys(injection.named(), "the host could not do it; its log says why")
-    _tell(document, {**failed, **{name: why for name, why in refused.items() if name in injection.named()}})
+        refused = dict.fromkeys(injection.parts(), "the host could not do it; its log says why")
+    _tell(document, {**failed, **{name: why for name, why in refused.items() if name in injection.parts()}})
 
 
 def _tell(document: Document, failed: Mapping[str, str]) -> None:

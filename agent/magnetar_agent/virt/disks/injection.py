@@ -80,7 +80,7 @@ class Injections:
             job = {"appliance": str(appliance), "kvm": kvm, "node": node, "options": nodes.options,
                    "files_held": nodes.files, "folder": _folder(stack, user),
                    "partition": injection.partition, "key": None, "password": None,
-                   "metadata": None, "files": None, **injection.named()}
+                   "metadata": None, "files": None, **injection.parts()}
             program, task = (unnamed_file(stack, content) for content in (PROGRAM.read_bytes(),
                                                                           json.dumps(job).encode()))
             output = run_program([PYTHON, "-I", f"/proc/self/fd/{program}", str(task)],
@@ -164,7 +164,7 @@ def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
         answer: Any = json.loads(output[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})
         if error:
-            return dict.fromkeys(injection.named(), _printable_text(error))
+            return dict.fromkeys(injection.parts(), _printable_text(error))
         return {str(name): _printable_text(why) for name, why in failed.items()}
     except (ValueError, AttributeError):
         raise HypervisorError(f"libguestfs does not say what it has written into the disk {path}.") from None

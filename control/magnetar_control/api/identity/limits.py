@@ -63,11 +63,11 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
         guarded_route(f"GET {limit_path}", lambda request: shown(request, "limit", limits.find(
             limits.list(request.context), "limit", request.params["id"]))),
         guarded_route(f"PATCH {limit_path}", lambda request: shown(request, "limit", limits.update(
-            *request.named(changed(request, "limit", CHANGED, "resource_limit")))), who="admin"),
-        guarded_route(f"DELETE {limit_path}", lambda request: limits.delete(*request.named()), 204, "admin"),
-        guarded_route(f"GET {registered}",
-                      lambda request: render_resources(request, "registered_limits", _filter_limits(
-            request, limits, limits.registered()))),
+            *request.service_arguments(changed(request, "limit", CHANGED, "resource_limit")))), who="admin"),
+        guarded_route(f"DELETE {limit_path}", lambda request: limits.delete(*request.service_arguments()), 204,
+                      "admin"),
+        guarded_route(f"GET {registered}", lambda request: render_resources(
+            request, "registered_limits", _filter_limits(request, limits, limits.registered()))),
         guarded_route(f"POST {registered}", refused, who="admin"),
         guarded_route(f"GET {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.find(
             limits.registered(), "registered limit", request.params["id"]))),

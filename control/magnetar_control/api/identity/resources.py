@@ -31,7 +31,7 @@ def identity_resource_routes(store: IdentityStore) -> list[Guarded]:
 
     def show(request: Request) -> Document:
         more = projects.project_family(request, store.tokens) if store.resource is PROJECTS else {}
-        return shown(request, {**store.show(*request.named()), **more})
+        return shown(request, {**store.show(*request.service_arguments()), **more})
 
     return [
         guarded_route(f"GET {every}", listed, who="token" if store.resource is REGIONS else "admin"),

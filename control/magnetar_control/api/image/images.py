@@ -54,8 +54,10 @@ class ImageRoutes:
             guarded_route(f"POST {image_path}/import", self.import_staged, 202),
             guarded_route("GET /v2/info/usage", self.usage),
             guarded_route(f"GET {image_path}/tasks", self.tasks),
-            guarded_route(f"PUT {image_path}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
-            guarded_route(f"DELETE {image_path}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
+            guarded_route(f"PUT {image_path}/tags/{{tag}}", lambda request: service.tag(*request.service_arguments()),
+                          204),
+            guarded_route(f"DELETE {image_path}/tags/{{tag}}",
+                          lambda request: service.tag(*request.service_arguments(False)), 204),
             guarded_route(f"POST {image_path}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
             guarded_route(f"POST {image_path}/actions/reactivate", partial(self.activate, "active"), 204, "admin"),
         ]
@@ -89,8 +91,8 @@ class ImageRoutes:
         if form is None:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")
         operations = parse_json(request.content)
-        return image_view(self.service.update(*request.named(lambda image: apply_image_patch(image_view(image),
-                                                                                             form(operations)))))
+        return image_view(self.service.update(*request.service_arguments(
+            lambda image: apply_image_patch(image_view(image), form(operations)))))
 
     def upload_content(self, request: Request, then: str) -> None:
         """Store the request body as the content of an image, piece by piece. *then*: the status of the image after the
@@ -122,7 +124,7 @@ class ImageRoutes:
                 raise InvalidField(name, ONE_STORE, body[name])
         if unknown := {*body} - {"method", "stores", "all_stores", "all_stores_must_succeed"} or {*method} - {"name"}:
             raise InvalidField(min(unknown)[:80], "is nothing that an import looks at")
-        self.service.import_staged(*request.named())
+        self.service.import_staged(*request.service_arguments())
 
     def tasks(self, request: Request) -> Document:
         """Return the tasks of an image: always an empty list, because this service has no tasks. Raises ``NotFound`` if
@@ -149,12 +151,12 @@ class ImageRoutes:
 
     def activate(self, status: str, request: Request) -> None:
         """Set the *status* of an image: ``deactivated`` (only administrators can download it) or ``active``."""
-        self.service.activate(*request.named(status))
+        self.service.activate(*request.service_arguments(status))
 
     def _seen(self, request: Request) -> Document:
         """Return the image that the URL names. Raises ``NotFound`` if the image does not exist or the user may not see
         it."""
-        image = self.service.show(*request.named())
+        image = self.service.show(*request.service_arguments())
         if image is None:
             raise NotFound(f"No image found with ID {request.params['id']}.")
         return image

@@ -21,18 +21,19 @@ STATUS = build_record({"status": Choices("pending", "accepted", "rejected")}, "s
 def image_member_routes(members: Members) -> list[Guarded]:
     """Return the routes that list, show, add, update and remove image members (projects that share an image)."""
     def listed(request: Request) -> Document:
-        return {"members": [image_member_view(row) for row in members.list(*request.named())],
+        return {"members": [image_member_view(row) for row in members.list(*request.service_arguments())],
                 "schema": "/v2/schemas/members"}
 
     every, member_path = "/v2/images/{id}/members", "/v2/images/{id}/members/{member}"
     return [
         guarded_route(f"GET {every}", listed),
         guarded_route(f"POST {every}", lambda request: image_member_view(
-            members.add(*request.named(_body_value(request, MEMBER))))),
-        guarded_route(f"GET {member_path}", lambda request: image_member_view(members.show(*request.named()))),
+            members.add(*request.service_arguments(_body_value(request, MEMBER))))),
+        guarded_route(f"GET {member_path}",
+                      lambda request: image_member_view(members.show(*request.service_arguments()))),
         guarded_route(f"PUT {member_path}", lambda request: image_member_view(
-            members.answer(*request.named(_body_value(request, STATUS))))),
-        guarded_route(f"DELETE {member_path}", lambda request: members.remove(*request.named()), 204)]
+            members.answer(*request.service_arguments(_body_value(request, STATUS))))),
+        guarded_route(f"DELETE {member_path}", lambda request: members.remove(*request.service_arguments()), 204)]
 
 
 def _body_value(request: Request, body_form: Record) -> Any:

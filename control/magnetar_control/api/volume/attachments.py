@@ -45,7 +45,7 @@ class AttachmentRoutes(NounRoutes):
         return self.show(request)
 
     def update(self, request: Request) -> Document:
-        self.store.update(*request.named(checked_body(request, "attachment", UPDATE)["connector"]))
+        self.store.update(*request.service_arguments(checked_body(request, "attachment", UPDATE)["connector"]))
         return self.show(request)
 
     def act(self, request: Request) -> None:
@@ -53,11 +53,12 @@ class AttachmentRoutes(NounRoutes):
         document = request.json()
         if not isinstance(document, dict) or list(document) != ["os-complete"]:
             raise InvalidRequest("The one action of an attachment is {\"os-complete\": {}}.")
-        self.store.complete(*request.named())
+        self.store.complete(*request.service_arguments())
 
     def delete(self, request: Request) -> Document:
         """Delete the attachment. Return the other attachments of the volume."""
-        return {"attachments": [self.view(request, row, detailed=False) for row in self.store.delete(*request.named())]}
+        return {"attachments": [self.view(request, row, detailed=False)
+                                for row in self.store.delete(*request.service_arguments())]}
 
 
 def _since(minor: int, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:

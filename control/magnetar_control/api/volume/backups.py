@@ -68,8 +68,8 @@ class BackupRoutes(NounRoutes):
         values = {**name_fields(requested), **{name: requested[name] for name in ("metadata",) if name in requested}}
         if not values:
             raise InvalidField("backup", "must have a name, a description or metadata")
-        self.store.update(*request.named(), **values)
-        return {"backup": views.brief_backup_view(request, self.store.show(*request.named()))}
+        self.store.update(*request.service_arguments(), **values)
+        return {"backup": views.brief_backup_view(request, self.store.show(*request.service_arguments()))}
 
     def restore(self, request: Request) -> Document:
         """Request that a backup is restored to an existing volume or to a new one. Return {restore: {backup_id,
@@ -80,7 +80,7 @@ class BackupRoutes(NounRoutes):
 
     def export_record(self, request: Request) -> Document:
         """Return the metadata of a backup as a backup record, which ``import_record`` of another cloud accepts."""
-        return {"backup-record": self.service.backups.export_record(*request.named())}
+        return {"backup-record": self.service.backups.export_record(*request.service_arguments())}
 
     def import_record(self, request: Request) -> Document:
         """Add a backup to the caller's project from a backup record, and return the backup."""
@@ -94,7 +94,8 @@ class BackupRoutes(NounRoutes):
         if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}, {"os-force_delete": ""}):
             self.service.backups.delete(request.context, request.params["id"], force=True)
         else:
-            self.service.backups.reset_status(*request.named(checked_body(request, "os-reset_status", RESET)["status"]))
+            self.service.backups.reset_status(*request.service_arguments(checked_body(request, "os-reset_status",
+                                                                                      RESET)["status"]))
 
     @staticmethod
     def _since(request: Request, minor: int) -> bool:

@@ -54,7 +54,8 @@ class LimitRoutes:
                 guarded_route("GET os-services", self.services),
                 guarded_route("PUT os-services/{action}", self.no_action, who="admin"),
                 guarded_route("GET messages", self.messages), guarded_route("GET messages/{id}", self.message),
-                guarded_route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
+                guarded_route("DELETE messages/{id}", lambda request: service.forget(*request.service_arguments()),
+                              204)]
 
     def limits(self, request: Request) -> Document:
         """Return the limits and the usage of the caller's project. Administrators may name another project, in the

@@ -77,7 +77,7 @@ def unmanage_volume(service: EmbeddedVolumes, request: Request, arguments: objec
     """Request that a volume is removed from the volume service while its content stays in the pool (``os-unmanage``).
     *arguments*: the action's body, which must be empty."""
     UNMANAGE_BODY.check(arguments or {}, UNMANAGE)
-    service.managed.unmanage(*request.named())
+    service.managed.unmanage(*request.service_arguments())
     return Answer(None, 202)
 
 

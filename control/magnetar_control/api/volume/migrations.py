@@ -34,12 +34,12 @@ def _migrate(migrations: MigrationStore, request: Request, arguments: Any) -> An
     if bool(values.get("host")) == bool(values.get("cluster")):
         raise InvalidField("host", "or cluster is required, and not both")
     target = values.get("host") or f"{values['cluster']}@cluster"
-    migrations.migrate(*request.named(target), lock=bool(values.get("lock_volume")))
+    migrations.migrate(*request.service_arguments(target), lock=bool(values.get("lock_volume")))
     return Answer(None, 202)
 
 
 def _retype(migrations: MigrationStore, request: Request, arguments: Any) -> Answer:
     """Handle os-retype: request that the volume gets another type."""
     values = RETYPE_BODY.check(arguments or {}, RETYPE)
-    migrations.retype(*request.named(values["new_type"], values.get("migration_policy") or NEVER))
+    migrations.retype(*request.service_arguments(values["new_type"], values.get("migration_policy") or NEVER))
     return Answer(None, 202)

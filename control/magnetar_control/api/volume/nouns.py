@@ -86,23 +86,23 @@ class NounRoutes:
         return rows_and_count
 
     def show(self, request: Request) -> Document:
-        return {self.name: self.view(request, self.store.show(*request.named()))}
+        return {self.name: self.view(request, self.store.show(*request.service_arguments()))}
 
     def changed(self, request: Request) -> Document:
         """Return the resource that the request has created or updated, in the format of the answer to this request."""
-        return {self.name: self.view(request, self.store.show(*request.named()), extended=False)}
+        return {self.name: self.view(request, self.store.show(*request.service_arguments()), extended=False)}
 
     def update(self, request: Request) -> Document:
         """Update name, description and metadata of the resource, and return it."""
         requested = checked_body(request, self.name, UPDATE)
         values = {**name_fields(requested), **{name: requested[name] for name in ("metadata",) if name in requested}}
-        self.store.update(*request.named(), **values)
+        self.store.update(*request.service_arguments(), **values)
         return self.changed(request)
 
     def delete(self, request: Request) -> Document | None:
         """Mark the resource for deletion. Return ``None``; ``AttachmentRoutes`` overrides this method and returns a
         document."""
-        self.store.delete(*request.named())
+        self.store.delete(*request.service_arguments())
         return None
 
 

@@ -44,6 +44,7 @@ class SnapshotRoutes(NounRoutes):
         """Run an action of administrators on the snapshot: os-reset_status or os-force_delete."""
         check_admin(request.context)
         if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}, {"os-force_delete": ""}):
-            self.store.delete(*request.named(), force=True)
+            self.store.delete(*request.service_arguments(), force=True)
         else:
-            self.store.reset_status(*request.named(checked_body(request, "os-reset_status", RESET)["status"]))
+            self.store.reset_status(*request.service_arguments(checked_body(request, "os-reset_status",
+                                                                            RESET)["status"]))

@@ -84,7 +84,8 @@ class TransferRoutes(NounRoutes):
     def accept(self, request: Request) -> Document:
         """Accept a transfer with its auth_key, so that the caller's project gets the volume. Return the transfer."""
         auth_key = checked_body(request, "accept", ACCEPT)["auth_key"]
-        return {"transfer": self.view(request, self.service.transfers.accept(*request.named(auth_key)), detailed=False)}
+        return {"transfer": self.view(request, self.service.transfers.accept(*request.service_arguments(auth_key)),
+                                      detailed=False)}
 
     def _since(self, request: Request, minor: int) -> bool:
         """Return whether the request has the features of microversion 3.*minor*. Requests with the old path never have

@@ -88,7 +88,7 @@ class TypeRoutes:
         return {"volume_type": views.volume_type_view(request, changed, "update")}
 
     def delete(self, request: Request) -> None:
-        self.store.delete(*request.named())
+        self.store.delete(*request.service_arguments())
 
     def specs(self, request: Request) -> Document:
         volume_type = self.store.find(request.context, request.params["id"])
@@ -127,9 +127,9 @@ class TypeRoutes:
 
     def access(self, request: Request) -> Document:
         """Return the projects that have access to the private volume type."""
-        volume_type = self.store.find(*request.named())
+        volume_type = self.store.find(*request.service_arguments())
         return {"volume_type_access": [{"volume_type_id": volume_type.id, "project_id": project}
-                                       for project in self.store.projects(*request.named())]}
+                                       for project in self.store.projects(*request.service_arguments())]}
 
     def act(self, request: Request) -> None:
         """Run the action in the body: give a project access to the private volume type, or withdraw its access."""

@@ -160,7 +160,7 @@ class VolumeRoutes(NounRoutes):
         return self.changed(request)
 
     def delete(self, request: Request) -> None:
-        self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
+        self.store.delete(*request.service_arguments(is_set(request, "cascade"), is_set(request, "force")))
 
     def _upload(self, request: Request, arguments: Any) -> Answer:
         return Answer({UPLOAD: self._image_of(request, UPLOAD_BODY.check(arguments or {}, UPLOAD))}, 202)
@@ -206,7 +206,7 @@ class VolumeRoutes(NounRoutes):
             values["mode"] = values.get("mode") or "rw"
         elif name == "os-reset_status":
             _check_reset(values)
-        return Answer(self.service.act(*request.named(action.act), **values), action.status)
+        return Answer(self.service.act(*request.service_arguments(action.act), **values), action.status)
 
 
 def _check_reset(values: Document) -> None:

@@ -59,7 +59,7 @@ class Conductor:
         self.signatures = Signatures(
             services.key_manager, services.image, settings.verify_image_signatures,
             settings.enable_certificate_validation, settings.trusted_certificates)
-        self.cell = store.named(cell)
+        self.cell = store.find_cell(cell)
         self.announcement = announcement or Announcement(
             store, "conductor", process_name(settings.conductor_name), self.database)
         #: Holder of leases: unique, also among conductors with the same name.

@@ -157,7 +157,7 @@ class Content:
                 ids.append(path.name.removesuffix(PART))
         return ids
 
-    def kept(self) -> list[str]:
+    def complete_ids(self) -> list[str]:
         """Return the ids of the images whose content is stored completely. Images whose upload is still running are
         left out."""
         return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]

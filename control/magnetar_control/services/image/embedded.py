@@ -233,7 +233,7 @@ class EmbeddedImages:
         """
         for id in self.files.abandoned():
             self._set(id, {"status": "queued"}, ("saving",))
-        stored_ids = self.files.kept()  # before the rows: the row of an upload exists from its start
+        stored_ids = self.files.complete_ids()  # before the rows: the row of an upload exists from its start
         with self.database.read() as connection:
             image_ids = set(connection.execute(select(rows.c.id)).scalars())
             deleted_ids = set(connection.execute(select(deleted.c.id)).scalars())

@@ -134,7 +134,7 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
             leaving = database, ServerRow(row)
         elif row is not None:
             if not deleted:
-                store.found(id, database)
+                store.remember_database(id, database)
             return database, ServerRow(row)
     return leaving
 
@@ -143,7 +143,7 @@ def candidate_databases(store: Store, id: str) -> Iterable[Database]:
     """Yield the databases that may have the server, the most probable first: the database of the last lookup, the
     server's cell, and cell0. Finally yield the server's cell again, because the server may have moved there from cell0
     between two queries."""
-    cached_database = store.where(id)
+    cached_database = store.known_database(id)
     if cached_database is not None:
         yield cached_database
     for last in (False, True):

@@ -66,7 +66,7 @@ class Things:
         return row.get("id")
 
     def _host(self):
-        cell = self.parts.store.named("cell1").id
+        cell = self.parts.store.find_cell("cell1").id
         self.common["host"] = hosts.upsert_host_row(self.connection, "kvm1", cell, "https://kvm1.example:6553")
         hosts.save_host_inventory(self.connection, "kvm1", {"name": "kvm1", "vcpus": 8, "memory_mb": 16384,
                                                             "disk_gb": 100,
@@ -263,7 +263,7 @@ class Things:
         with self.api.write() as self.connection:
             for server in ("server", "sharing_server"):
                 self._add(store.server_mappings, server_id=things[server], project_id=id,
-                          cell_id=self.parts.store.named("cell1").id)
+                          cell_id=self.parts.store.find_cell("cell1").id)
             self.connection.execute(insert(store.server_group_members).values(
                 group_id=things["server_group"], server_id=things["server"]))
 

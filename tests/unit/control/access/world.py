@@ -86,7 +86,7 @@ class World(Things):
         self.common, self.personas, self.projects = {}, {}, {}
         self.things = {name: {} for name in (*PROJECTS, "public", "community", "shared")}
         self.api, self.cell, self.cell0 = self.parts.api_database, *(
-            self.parts.store.cell(self.parts.store.named(name).id) for name in ("cell1", "cell0"))
+            self.parts.store.cell(self.parts.store.find_cell(name).id) for name in ("cell1", "cell0"))
         self.common |= {"folder": folder, "free_share": FREE_SHARE}
         with self.api.write() as self.connection:
             self._people()

@@ -28,7 +28,7 @@ class Site:
         self.configure(**agent.settings("kvm1", "kvm2"))
         self.parts = Parts(self.settings)
         self.parts.upgrade()
-        self.cell = self.parts.store.named("cell1").id
+        self.cell = self.parts.store.find_cell("cell1").id
         with self.parts.api_database.write() as connection:
             for name in ("kvm1", "kvm2", "kvm3"):
                 hosts.upsert_host_row(connection, name, self.cell, f"unix:/{name}.sock")

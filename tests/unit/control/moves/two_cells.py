@@ -129,7 +129,7 @@ def check(cloud: TwoCells, id: str, host: str, waits: bool = False) -> Any:
     assert (server.host, server.task_state, server.leaving) == (host, None, None), server
     assert cloud.place(id).keys() == {CELLS[host]}, cloud.place(id)
     mapping = servers.fetch_server_mapping(store, id)
-    assert mapping and mapping.cell_id == store.named(CELLS[host]).id
+    assert mapping and mapping.cell_id == store.find_cell(CELLS[host]).id
     assert list(at(cloud, id)) == [host]
     held, flavor = claims(cloud, id), orjson.loads(server.flavor)
     assert held["server"] == (host, tuple(claimed_amounts(flavor)))

@@ -63,7 +63,7 @@ def row(number, **more):
 
 def fill(store, guests):
     """Write servers, claims, mappings and guests that agree."""
-    cell = store.named("cell1").id
+    cell = store.find_cell("cell1").id
     claims = [{"consumer_id": IDS[number], "server_id": IDS[number], "host_id": f"h{number % HOSTS}",
                "created_at": THEN, **AMOUNTS._asdict()} for number in range(COUNT)]
     each = COUNT // HOSTS

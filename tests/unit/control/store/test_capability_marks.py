@@ -36,7 +36,7 @@ def store(database):
 
 @pytest.fixture
 def cell(store):
-    return store.cell(store.named("cell1").id)
+    return store.cell(store.find_cell("cell1").id)
 
 
 def known(store):
@@ -151,7 +151,7 @@ def test_agents_count_also_when_they_are_down(store, cell, monkeypatch):
     of_agents = Capability("new-field", ("agent",), "Knows the field.")
     monkeypatch.setattr(marks, "CAPABILITIES", (of_agents,))
     with store.api.write() as connection:
-        hosts.upsert_host_row(connection, "kvm1", store.named("cell1").id, "unix:///run/kvm1.sock")
+        hosts.upsert_host_row(connection, "kvm1", store.find_cell("cell1").id, "unix:///run/kvm1.sock")
         hosts.save_host_inventory(connection, "kvm1", {"vcpus": 1, "memory_mb": 1, "disk_gb": 1,
                                                        "agent_version": "0.1.0"})
     assert not known(store).all_processes_know("new-field")

@@ -16,7 +16,7 @@ class AddressGroups(Networking):
 
     kind, plural, body, held = AddressGroup, "address_groups", attributes.ADDRESS_GROUP, "addresses"
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
     def as_document(self, row: Row) -> Document:

@@ -50,7 +50,8 @@ class FloatingIps(Networking):
             return floating_ip
         if is_uuid_key(key) or self.plural not in caller.cloud.services.network.resources:
             return None
-        unnamed_rows = [row for row in self.mine(caller, visible_rows(caller, self.plural, floating_ip_address=[key]))
+        unnamed_rows = [row for row in self.project_rows(caller, visible_rows(caller, self.plural,
+                                                                              floating_ip_address=[key]))
                         if not row["name"]]
         return self.only(caller, self.as_documents(caller, unnamed_rows), key)
 

@@ -121,9 +121,9 @@ class Networking(CloudDriver):
         have the resource type."""
         if self.plural not in caller.cloud.services.network.resources:
             return []
-        return self.as_documents(caller, self.mine(caller, visible_rows(caller, self.plural)))
+        return self.as_documents(caller, self.project_rows(caller, visible_rows(caller, self.plural)))
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         """Return those *service_rows* that belong to the caller's project, even if the caller is an administrator, who
         sees the rows of all projects. Subclasses may include shared resources."""
         return [row for row in service_rows if row["project_id"] == caller.project]
@@ -131,7 +131,7 @@ class Networking(CloudDriver):
     def find(self, caller: Caller, key: str) -> Document | None:
         if self.plural not in caller.cloud.services.network.resources:
             return None
-        own_rows = self.mine(caller, rows_by_key(caller, self.plural, key))
+        own_rows = self.project_rows(caller, rows_by_key(caller, self.plural, key))
         return self.only(caller, self.as_documents(caller, own_rows), key)
 
     def as_documents(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:

@@ -32,7 +32,7 @@ class QosPolicies(Networking):
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
     def as_document(self, row: Row) -> Document:

@@ -26,7 +26,7 @@ class Subnets(Networking):
     own = ("cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers", "host_routes",
            "ipv6_address_mode", "ipv6_ra_mode")
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         shared = {network["id"] for network in visible_rows(caller, "networks",
                                                             shared=[True])} if service_rows else set()
         return [row for row in service_rows if row["project_id"] == caller.project or row["network_id"] in shared]

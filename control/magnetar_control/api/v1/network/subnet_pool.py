@@ -19,7 +19,7 @@ class AddressScopes(Networking):
 
     kind, plural, body = AddressScope, "address_scopes", attributes.ADDRESS_SCOPE
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
     def as_document(self, row: Row) -> Document:
@@ -32,7 +32,7 @@ class SubnetPools(Networking):
     kind, plural, body, references = SubnetPool, "subnetpools", attributes.SUBNET_POOL, ("address_scope",)
     own = ("prefixes", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota", "shared", "is_default")
 
-    def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
+    def project_rows(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
     def as_document(self, row: Row) -> Document:
