@@ -2,8 +2,8 @@
 """Links: streams between two agents over the TLS port of each agent, so that a host needs no other open port.
 
 The accepting agent makes an *offer*: a link's id, the peers (common names of their certificates) that may use it, and
-*doors*: named endpoints, each a unix socket of this host, or a function that gets a connected socket and the peer. The
-connecting agent *forwards* a local unix socket to a door, or *calls* one and gets a socket. Both agents show their
+named *endpoints*, each a unix socket of this host, or a function that gets a connected socket and the peer. The
+connecting agent *forwards* a local unix socket to an endpoint, or *calls* one and gets a socket. Both agents show their
 certificates; permission to use the agent's API is separate.
 
 On the wire: TLS with the ALPN name ``magnetar-link/1``; the connecting side sends one line ``{"link", "door"}``, the
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 
     from magnetar_agent.settings import AgentSettings
 
-__all__ = ["ALPN", "TCP", "Door", "LinkAddress", "Links", "Offer"]
+__all__ = ["ALPN", "TCP", "LinkAddress", "LinkEndpoint", "Links", "Offer"]
 
 log = logging.getLogger(__name__)
 
 #: Seconds to connect to the other agent, including TLS and its answer.
 CONNECT = 10.0
-Door = Path | Callable[[socket.socket, str], None]
+LinkEndpoint = Path | Callable[[socket.socket, str], None]
 
 
 @dataclass(frozen=True)
 class Offer:
     """The permission to connect to this host over a link, a TLS connection between two agents. *id*: of the link.
-    *peers*: the agents that may connect (common names of their certificates). *doors*: the named endpoints, each a unix
+    *peers*: the agents that may connect (common names of their certificates). *endpoints*: by name, each a unix
     socket of this host or a function that handles a connected socket."""
 
     id: str
     peers: frozenset[str]
-    doors: Mapping[str, Door]
+    endpoints: Mapping[str, LinkEndpoint]
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,23 @@ class Links:
         return name
 
     # The accepting side ------------------------------------------------------------------------------------------
-    def offer(self, offer: Offer, kept_door: str = "") -> None:
+    def offer(self, offer: Offer, kept_endpoint: str = "") -> None:
         """Let the peers of *offer* connect from now on. *offer* replaces an earlier offer with the same id: connections
-        of peers that *offer* does not name are closed, except connections to the endpoint *kept_door*."""
+        of peers that *offer* does not name are closed, except connections to *kept_endpoint*."""
         with self._lock:
             self._offers[offer.id] = offer
-        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != kept_door)
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.endpoint != kept_endpoint)
 
     def offered(self, id: str) -> Offer | None:
         """Return the offer of the link *id*; ``None`` if there is none."""
         return self._offers.get(id)
 
-    def withdraw(self, id: str, kept_door: str = "") -> None:
+    def withdraw(self, id: str, kept_endpoint: str = "") -> None:
         """Remove the offer of the link *id*, and close the link's connections, except connections to the endpoint
-        *kept_door*."""
+        *kept_endpoint*."""
         with self._lock:
             self._offers.pop(id, None)
-        self._cut(id, lambda end: not kept_door or end.door != kept_door)
+        self._cut(id, lambda end: not kept_endpoint or end.endpoint != kept_endpoint)
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
         """Handle the TLS connection of a client that asked for a link in the ALPN extension. Must be called in the
@@ -139,55 +139,56 @@ class Links:
         transport.set_protocol(end)
         end.connection_made(transport)
 
-    def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
-        """Return a coroutine that connects to the endpoint *door* of link *id*, and returns the local end. Raises
+    def _admit(self, peer: str, id: str, endpoint: str) -> Coroutine[Any, Any, LocalEnd]:
+        """Return a coroutine that connects to the *endpoint* of link *id*, and returns the local end. Raises
         ``NotFound`` unless the endpoint is offered to *peer* (common name of the certificate)."""
         with self._lock:
             offer = self._offers.get(id)
-        if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
+        if offer is None or not peer or peer not in offer.peers or endpoint not in offer.endpoints:
             if id:
-                log.warning("refused the link %s, door %s, to %s", id, door, peer or "nobody")
-            raise NotFound(f"There is no link {id} with the door {door} for {peer or 'nobody'} here.")
-        return self._enter(offer, peer, door)
+                log.warning("refused the link %s, endpoint %s, to %s", id, endpoint, peer or "nobody")
+            raise NotFound(f"There is no link {id} with the endpoint {endpoint} for {peer or 'nobody'} here.")
+        return self._enter(offer, peer, endpoint)
 
     async def _enter(self, offer: Offer, peer: str, name: str) -> LocalEnd:
-        loop, id, door = asyncio.get_running_loop(), offer.id, offer.doors[name]
+        loop, id, endpoint = asyncio.get_running_loop(), offer.id, offer.endpoints[name]
         end = self._local(id, loop, peer, name, accepted=True)
         try:
-            if isinstance(door, Path):
-                with pin_socket_path(door) as name_of_it:
+            if isinstance(endpoint, Path):
+                with pin_socket_path(endpoint) as name_of_it:
                     await loop.create_unix_connection(lambda: end, name_of_it)
             else:
                 ours, theirs = socket.socketpair()
                 await loop.create_unix_connection(lambda: end, sock=ours)
-                threading.Thread(target=_behind, args=(door, theirs, peer), name=f"link {id[:8]}", daemon=True).start()
+                threading.Thread(target=_behind, args=(endpoint, theirs, peer), name=f"link {id[:8]}",
+                                 daemon=True).start()
         except OSError as error:
             end.close()
-            raise Unreachable(f"Nobody answers behind the door {name}: {error.strerror or error}.") from None
+            raise Unreachable(f"Nobody answers behind the endpoint {name}: {error.strerror or error}.") from None
         return end
 
     # The connecting side -----------------------------------------------------------------------------------------
-    def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
-        """Listen on the unix socket *path* (mode 0660, group *gid*), and forward each connection to the endpoint *door*
+    def forward(self, remote: LinkAddress, endpoint: str, path: Path, gid: int = -1) -> None:
+        """Listen on the unix socket *path* (mode 0660, group *gid*), and forward each connection to the *endpoint*
         of the link *remote* on the other agent."""
         path.unlink(missing_ok=True)
-        self._run(self._serve(remote, door, path, bind_unix_socket(path, gid)))
+        self._run(self._serve(remote, endpoint, path, bind_unix_socket(path, gid)))
 
-    def call(self, remote: LinkAddress, door: str) -> socket.socket:
-        """Return a socket that is connected to the endpoint *door* of the link *remote* on the other agent. Raises
+    def call(self, remote: LinkAddress, endpoint: str) -> socket.socket:
+        """Return a socket that is connected to the *endpoint* of the link *remote* on the other agent. Raises
         ``Unreachable``, or the error that the other agent answers."""
         ours, theirs = socket.socketpair()
         try:
-            self._run(self._join(remote, door, theirs))
+            self._run(self._join(remote, endpoint, theirs))
         except BaseException:
             ours.close()
             raise
         return ours
 
-    def connected(self, id: str, door: str) -> bool:
-        """Return whether there is a connection to the endpoint *door* of the link *id*, opened by either agent."""
+    def connected(self, id: str, endpoint: str) -> bool:
+        """Return whether there is a connection to the *endpoint* of the link *id*, opened by either agent."""
         with self._lock:
-            return any(end.door == door for end in self._pipes.get(id, ()))
+            return any(end.endpoint == endpoint for end in self._pipes.get(id, ()))
 
     def forwards(self, id: str) -> bool:
         """Return whether this host listens on a unix socket for the link *id* (``forward``)."""
@@ -229,10 +230,10 @@ class Links:
         if loop:
             loop.call_soon_threadsafe(loop.stop)
 
-    async def _serve(self, remote: LinkAddress, door: str, path: Path, sock: socket.socket) -> None:
+    async def _serve(self, remote: LinkAddress, endpoint: str, path: Path, sock: socket.socket) -> None:
         def arrived() -> LocalEnd:
-            end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, door)
-            task = asyncio.ensure_future(self._through(remote, door, end))
+            end = self._local(remote.id, asyncio.get_running_loop(), remote.peer, endpoint)
+            task = asyncio.ensure_future(self._through(remote, endpoint, end))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             return end
@@ -245,26 +246,26 @@ class Links:
             opened.servers.append(server)
             opened.paths.append(path)
 
-    async def _through(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
+    async def _through(self, remote: LinkAddress, endpoint: str, end: LocalEnd) -> None:
         try:
-            await self._dial(remote, door, end)
+            await self._dial(remote, endpoint, end)
         except MagnetarError as error:
-            log.warning("the link %s to %s (%s) cannot be used: %s", remote.id, remote.peer, door, error)
+            log.warning("the link %s to %s (%s) cannot be used: %s", remote.id, remote.peer, endpoint, error)
             end.close()
 
-    async def _join(self, remote: LinkAddress, door: str, sock: socket.socket) -> None:
+    async def _join(self, remote: LinkAddress, endpoint: str, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        end = self._local(remote.id, loop, remote.peer, door)
+        end = self._local(remote.id, loop, remote.peer, endpoint)
         await loop.create_unix_connection(lambda: end, sock=sock)
         try:
-            await self._dial(remote, door, end)
+            await self._dial(remote, endpoint, end)
         except BaseException:
             end.close()
             raise
 
-    async def _dial(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
+    async def _dial(self, remote: LinkAddress, endpoint: str, end: LocalEnd) -> None:
         loop = asyncio.get_running_loop()
-        far = DialledEnd(remote.peer, json.dumps({"link": remote.id, "door": door}).encode() + b"\n", end)
+        far = DialledEnd(remote.peer, json.dumps({"link": remote.id, "door": endpoint}).encode() + b"\n", end)
         try:
             async with asyncio.timeout(CONNECT):
                 await loop.create_connection(lambda: far, remote.host, remote.port, ssl=self._context())
@@ -292,13 +293,13 @@ class Links:
         return context
 
     # Both sides --------------------------------------------------------------------------------------------------
-    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
+    def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, endpoint: str,
                accepted: bool = False) -> LocalEnd:
         """Return the new local end of a relay; the relay's other end is a TLS connection to the agent *peer*. Register
-        it under the link *id*, so that closing the link closes it. *door*: the endpoint that the relay leads to.
+        it under the link *id*, so that closing the link closes it. *endpoint*: the endpoint that the relay leads to.
         *accepted*: whether *peer* opened the TLS connection; the endpoint is then on this host, otherwise at *peer*.
         *loop*: the event loop of the connection."""
-        end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
+        end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, endpoint, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
         return end
@@ -337,12 +338,12 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Call the function *door*, which implements an endpoint, with the connected socket *sock* and the name of the
+def _behind(endpoint: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
+    """Call the function *endpoint* with the connected socket *sock* and the name of the
     peer. Errors are logged. Close the socket afterwards."""
     with sock:
         try:
-            door(sock, peer)
+            endpoint(sock, peer)
         except (OSError, MagnetarError) as error:
             log.warning("a link ended early: %s", error)
         except Exception:

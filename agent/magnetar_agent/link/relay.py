@@ -130,14 +130,14 @@ class RelayEnd(asyncio.BufferedProtocol):
 class LocalEnd(RelayEnd):
     """The end of a relay at a unix socket of this host; the other end is a TLS connection to another agent.
 
-    *peer*: the other agent. *accepted*: whether that agent opened the TLS connection. *door*: the endpoint that the
+    *peer*: the other agent. *accepted*: whether that agent opened the TLS connection. *endpoint*: the one that the
     connection is for. *on_closed*: called when the connection has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_closed: Callable[[LocalEnd], None], peer: str = "",
-                 door: str = "", accepted: bool = False) -> None:
+                 endpoint: str = "", accepted: bool = False) -> None:
         super().__init__()
-        self.loop, self._gone, self.peer, self.door, self.accepted = loop, on_closed, peer, door, accepted
+        self.loop, self._gone, self.peer, self.endpoint, self.accepted = loop, on_closed, peer, endpoint, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Override asyncio's callback: close the other end, and call *on_closed*."""
@@ -173,8 +173,8 @@ class _TlsEnd(RelayEnd):
 
 class AcceptedEnd(_TlsEnd):
     """The end of a relay that faces another agent, over a TLS connection which that agent has opened. The agent asks
-    for an endpoint of this host; the relay's other end (``LocalEnd``) is connected to it. *admit(peer, link, door)*:
-    returns a coroutine that connects to the endpoint named *door* of the link with the id *link*, or raises an error.
+    for an endpoint of this host; the relay's other end (``LocalEnd``) is connected to it. *admit(peer, link,
+    endpoint)*: returns a coroutine that connects to the *endpoint* of the link with the id *link*, or raises an error.
     *admitted*: called when that connection is established."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],

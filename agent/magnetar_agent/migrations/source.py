@@ -376,8 +376,8 @@ class _Move:
         self.host.hypervisor.permit([run])
         try:
             group = run.stat().st_gid
-            for door in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
-                links.forward(self.remote, door, run / door, group)
+            for endpoint in (LIBVIRT,) if native else (LIBVIRT, QEMU, DISKS):
+                links.forward(self.remote, endpoint, run / endpoint, group)
             self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),

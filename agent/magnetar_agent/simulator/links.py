@@ -34,9 +34,9 @@ class SimulatedLinks(Links):
         for id in [*self._forwards, *self._pipes]:
             self.cut(id)
 
-    async def _dial(self, remote: LinkAddress, door: str, end: LocalEnd) -> None:
+    async def _dial(self, remote: LinkAddress, endpoint: str, end: LocalEnd) -> None:
         other = self._find(remote.peer)
         if other is None:
             raise Unreachable(f"The agent {remote.peer} at {remote.host}:{remote.port} cannot be reached: there is no "
                               "such simulated host, or it is down.", lasting=False)
-        end.join(await other._admit(self.host_name, remote.id, door))  # noqa: SLF001 - of the same class
+        end.join(await other._admit(self.host_name, remote.id, endpoint))  # noqa: SLF001 - of the same class

@@ -2,7 +2,7 @@
 """Exports: volumes of this host for servers of other hosts. qemu-nbd serves each at a unix socket; a link connects the
 other host to the socket.
 
-Export, attachment and link have the same uuid. The link has two endpoints ("doors"): ``nbd`` is the disk; at ``hand``
+Export, attachment and link have the same uuid. The link has two endpoints: ``nbd`` is the disk; at ``hand``
 the other agent changes the export: it makes the export admit a second host (``admit``) when the server migrates, and
 only one host (``keep``) afterwards, or removes the export when the attachment has ended (``release``).
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.host import file_modes
 from magnetar_agent.host.storage import Disk, Export, NetworkSource
-from magnetar_agent.link import Door, Offer
+from magnetar_agent.link import LinkEndpoint, Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.reconcile.documents import Document
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, mask_unforeseen_error
@@ -115,18 +115,18 @@ def start_export(host: LocalHost, document: Document) -> None:
     """Start qemu-nbd for the volume export of *document*, unless the host that uses the volume reads it directly (see
     ``desired_export``). Allow the export's peers (agents of other hosts) to connect."""
     export = desired_export(host, document)
-    doors: dict[str, Door] = {HAND: partial(_answer_requests, host, document.id)}
+    endpoints: dict[str, LinkEndpoint] = {HAND: partial(_answer_requests, host, document.id)}
     if export:
         make_export_folder(host, document.id)
         host.hypervisor.serve(export)
-        doors[NBD] = export.socket
+        endpoints[NBD] = export.socket
     # A peer that is no longer let in may have just asked for this.
-    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors), kept_door=HAND)
+    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), endpoints), kept_endpoint=HAND)
 
 
 def stop_export(host: LocalHost, id: str) -> None:
     """Close the connections of other agents to the volume export *id*, stop its qemu-nbd, and remove its sockets."""
-    host.links.withdraw(id, kept_door=HAND)  # the request may come through HAND
+    host.links.withdraw(id, kept_endpoint=HAND)  # the request may come through HAND
     host.hypervisor.unserve(id)
     shutil.rmtree(export_folder(host, id), ignore_errors=True)
 

@@ -163,7 +163,7 @@ def test_a_withdrawn_link_is_cut(near: Links, far: Agent) -> None:
 
 def test_nobody_behind_the_door(near: Links, far: Agent, tmp_path: Path) -> None:
     far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"door": tmp_path / "nothing"}))
-    with pytest.raises(Unreachable, match="Nobody answers behind the door"):
+    with pytest.raises(Unreachable, match="Nobody answers behind the endpoint"):
         near.call(remote(far), "door")
 
 
