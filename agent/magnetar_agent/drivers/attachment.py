@@ -199,17 +199,18 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
     return any(disk.target == target and disk.serial == attaching.disk_serial(document) for disk in domain.disks)
 
 
-def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
-    """Return the stored server or volume with the name or uuid *key*. *noun*: ``server`` or ``volume``. *document*: the
-    stored attachment; if it is ``None`` (a new attachment), a resource that is being removed counts as missing. Raises
-    ``InvalidField`` if the resource is missing."""
-    current_key = document.want[noun] if document else None
-    resolved = host.documents.find(noun, key) if current_key else host.documents.standing(noun, key)
+def _named(host: LocalHost, resource_type: str, key: str, document: Document | None) -> Document:
+    """Return the stored server or volume with the name or uuid *key*. *resource_type*: ``server`` or ``volume``.
+    *document*: the stored attachment; if it is ``None`` (a new attachment), a resource that is being removed counts as
+    missing. Raises ``InvalidField`` if the resource is missing."""
+    current_key = document.want[resource_type] if document else None
+    resolved = host.documents.find(resource_type, key) if current_key else host.documents.standing(resource_type, key)
     if resolved is None and current_key == key:
-        return Document(noun, key, key, {})
+        return Document(resource_type, key, key, {})
     if resolved is None:
-        refuse_missing(InvalidField(noun, f"must name a {noun} of this host", key), noun, key)
-        return Document(noun, key, key, {"multiattach": False, "format": "raw", "size": 1}, {"made": True})
+        refuse_missing(InvalidField(resource_type, f"must name a {resource_type} of this host", key), resource_type,
+                       key)
+        return Document(resource_type, key, key, {"multiattach": False, "format": "raw", "size": 1}, {"made": True})
     return resolved
 
 

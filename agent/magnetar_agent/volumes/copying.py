@@ -123,10 +123,10 @@ def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Documen
                      keys.document_key(task.host, task.document))
 
 
-def _complete_source(host: LocalHost, noun: str, id: str) -> Document:
-    document = host.documents.get(noun, id)
+def _complete_source(host: LocalHost, resource_type: str, id: str) -> Document:
+    document = host.documents.get(resource_type, id)
     if document is None or document.deleting or not document.state.get("made"):
         raise Conflict(
-            f"The {noun.replace('_', ' ')} {document.name if document else id!r} is not there any more, or not in "
-                       "full. Choose another source.")
+            f"The {resource_type.replace('_', ' ')} {document.name if document else id!r} is not there any more, or "
+                       "not in full. Choose another source.")
     return document

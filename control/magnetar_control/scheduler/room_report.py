@@ -120,9 +120,9 @@ def _scopes(states: HostStates, groups: Sequence[Aggregate], zone: str | None, a
     return scopes
 
 
-def _found(field: str, noun: str, name: str, scopes: Sequence[Scope], names_by_uuid: dict[str, str]) -> Scope:
+def _found(field: str, resource_type: str, name: str, scopes: Sequence[Scope], names_by_uuid: dict[str, str]) -> Scope:
     for scope in scopes:
         if scope.name == names_by_uuid.get(name, name):
             return scope
     known = ", ".join(scope.name for scope in scopes) or "none"
-    raise InvalidField(field, f"there is no {noun} of this name in the cloud; there are: {known}", name)
+    raise InvalidField(field, f"there is no {resource_type} of this name in the cloud; there are: {known}", name)

@@ -134,20 +134,20 @@ def check_sort(parameter: str, keys: Sequence[Any]) -> None:
         raise InvalidField(parameter, "must name %d keys at most, and each of them once" % SORTS)
 
 
-def paginate_resources(noun: str, field_names: Collection[str], resources: list[dict[str, Any]],
+def paginate_resources(resource_type: str, field_names: Collection[str], resources: list[dict[str, Any]],
                        fields: Optional[Sequence[str]] = None,
                        limit: Optional[int] = None, marker: Optional[str] = None,
                        sort: Optional[Sequence[str]] = None) -> list[dict[str, Any]]:
     """Return one page of *resources*: at most *limit* resources in the order of *sort*, starting after the resource
     with the id or name *marker*, and with only the *fields*. A key of *sort* with the prefix ``-`` sorts in descending
-    order; resources without a value are last. *noun*, *field_names*: the resource type and its fields. Raises
+    order; resources without a value are last. *resource_type*, *field_names*: the resource type and its fields. Raises
     ``InvalidField``.
     """
     for parameter, names in (("sort", [key.lstrip("-") for key in sort or ()]), ("fields", fields or ())):
         for name in names:
             if name not in field_names:
                 raise InvalidField(parameter, "%s has no field %s; it has %s"
-                                   % (noun, name[:80], ", ".join(field_names)))
+                                   % (resource_type, name[:80], ", ".join(field_names)))
     check_sort("sort", [key.lstrip("-") for key in sort or ()])
     for key in reversed(sort or ()):
         name = key.lstrip("-")

@@ -276,22 +276,22 @@ def warn_caller(text: str) -> None:
         mode[1].append(text)
 
 
-def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
-    """Raise *error*, because a field names the resource *name* of the type *noun*, which does not exist. In a dry run,
-    only add a warning, since an earlier task of the playbook may create the resource; the caller then continues with a
-    placeholder.
+def refuse_missing(error: InvalidField, resource_type: str, name: str) -> None:
+    """Raise *error*, because a field names the resource *name* of the type *resource_type*, which does not exist. In a
+    dry run, only add a warning, since an earlier task of the playbook may create the resource; the caller then
+    continues with a placeholder.
     """
     mode = _mode.get()
     if mode is None or not mode[0]:
         raise error
-    warn_caller(assumed_warning(noun, name))
+    warn_caller(assumed_warning(resource_type, name))
 
 
-def assumed_warning(noun: str, name: str) -> str:
-    """Return a warning for a dry run: the resource *name* of the type *noun* is assumed to exist, because an earlier
-    task of the playbook may create it.
+def assumed_warning(resource_type: str, name: str) -> str:
+    """Return a warning for a dry run: the resource *name* of the type *resource_type* is assumed to exist, because an
+    earlier task of the playbook may create it.
     """
-    return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
+    return "There is no %s %r yet; the prediction assumes that it is made before this." % (resource_type, name)
 
 
 @contextmanager

@@ -108,10 +108,11 @@ def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER
     return fill_template("device.xml.j2", {"device": device, "cache": cache}, folder)
 
 
-def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
+def owner_note(root: ET.Element, resource_type: str) -> ET.Element | None:
     """Return Magnetar's metadata element in *root*, the XML of a libvirt domain or network; ``None`` if there is none,
-    or if the element has another uuid than *root*, as in a clone. *noun*: name of the element, server or network."""
-    note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
+    or if the element has another uuid than *root*, as in a clone. *resource_type*: name of the element, server or
+    network."""
+    note = _below(root, "metadata", f"{{{NAMESPACE}}}{resource_type}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 

@@ -312,11 +312,11 @@ class View:
             documents.append(shown)
         return documents
 
-    def links(self, noun: str, id: str) -> list[dict[str, str]]:
-        """Return the ``self`` link and the ``bookmark`` link of the resource *id*. *noun*: the collection in the URL,
-        such as servers."""
-        return [{"rel": "self", "href": f"{self.call.base}/{noun}/{id}"},
-                {"rel": "bookmark", "href": f"{self.root}/{noun}/{id}"}]
+    def links(self, resource_type: str, id: str) -> list[dict[str, str]]:
+        """Return the ``self`` link and the ``bookmark`` link of the resource *id*. *resource_type*: the collection in
+        the URL, such as servers."""
+        return [{"rel": "self", "href": f"{self.call.base}/{resource_type}/{id}"},
+                {"rel": "bookmark", "href": f"{self.root}/{resource_type}/{id}"}]
 
 
 @contextmanager

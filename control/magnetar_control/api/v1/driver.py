@@ -33,12 +33,12 @@ ALL_PROJECTS = "all_projects"
 
 
 @contextmanager
-def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterator[None]:
-    """Lock the resource *key* in this context, so that parallel requests do not change it. *noun*: the resource type,
-    such as ``server``. *project*: the caller's project. *operation*: the operation of the request; while *operation*
-    waits for the lock, other operations may run."""
+def lock_key(resource_type: str, project: str, key: str, operation: Operation) -> Iterator[None]:
+    """Lock the resource *key* in this context, so that parallel requests do not change it. *resource_type*: such
+    as ``server``. *project*: the caller's project. *operation*: the operation of the request; while
+    *operation* waits for the lock, other operations may run."""
     with _LOCK:
-        lock = _LOCKS.setdefault((noun, project, key), threading.Lock())
+        lock = _LOCKS.setdefault((resource_type, project, key), threading.Lock())
     if not lock.acquire(blocking=False):
         with operation.waiting():
             lock.acquire()

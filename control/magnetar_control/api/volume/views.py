@@ -14,15 +14,15 @@ from magnetar_core.document import Document
 Row = Mapping[Any, Any]
 
 
-def resource_href(request: Request, noun: str, id: str) -> str:
-    """Return the URL of the resource *id*. It contains the project id if the URL of the request does. *noun*: the
-    collection in the URL, such as volumes."""
+def resource_href(request: Request, resource_type: str, id: str) -> str:
+    """Return the URL of the resource *id*. It contains the project id if the URL of the request does. *resource_type*:
+    the collection in the URL, such as volumes."""
     project = request.extra.get("project")
-    return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
+    return f"{request.base}/v3/{project + '/' if project else ''}{resource_type}/{id}"
 
 
-def resource_links(request: Request, noun: str, id: str) -> list[Document]:
-    url = resource_href(request, noun, id)
+def resource_links(request: Request, resource_type: str, id: str) -> list[Document]:
+    url = resource_href(request, resource_type, id)
     return [{"rel": "self", "href": url}, {"rel": "bookmark", "href": url.replace("/v3/", "/", 1)}]
 
 

@@ -40,8 +40,8 @@ def _with_remotes(caller: Caller, groups: Sequence[Document]) -> Documents:
             for group in groups]
 
 
-def _resource_store(caller: Caller, noun: str = "security_groups") -> Any:
-    return caller.cloud.services.network.resources[noun]
+def _resource_store(caller: Caller, resource_type: str = "security_groups") -> Any:
+    return caller.cloud.services.network.resources[resource_type]
 
 
 @server_use_case(rule=f"{RULE}list")

@@ -43,11 +43,11 @@ class HostRemovals(HostUpdateSender):
                 self.each(partial(self._remove, client, host, *removal) for removal in removals)
         return len(removals)
 
-    def _remove(self, client: Client, host: str, noun: str, key: str) -> None:
+    def _remove(self, client: Client, host: str, resource_type: str, key: str) -> None:
         with suppress(NotFound):
-            if noun == RECORD:  # its content belongs to another host now, see ``services.volume.homes``
+            if resource_type == RECORD:  # its content belongs to another host now, see ``services.volume.homes``
                 client.event("volume", key, "release")
             else:
-                client.delete(noun, key)
+                client.delete(resource_type, key)
         with self.conductor.store.api.write() as connection:
-            host_removals.remove_removal_row(connection, host, noun, key)
+            host_removals.remove_removal_row(connection, host, resource_type, key)

@@ -233,12 +233,12 @@ class RunningAction:
         with self.conductor.leased_actions.asking((self.database.name, self.action.id), host):
             yield
 
-    def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server from *host*, or delete another resource of the agent of *host*. *noun*: the type of the
-        resource, such as volume. *key*: the id of the resource; by default the server's uuid. Do nothing if the host
-        does not have the resource."""
+    def delete_on(self, host: str, resource_type: str = "server", key: str | None = None) -> None:
+        """Delete the server from *host*, or delete another resource of the agent of *host*. *resource_type*: the type
+        of the resource, such as volume. *key*: the id of the resource; by default the server's uuid. Do nothing if the
+        host does not have the resource."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
-            client.delete(noun, key or self.id)
+            client.delete(resource_type, key or self.id)
 
     def progress(self, _operation: Any) -> None:
         """Raise ``Cancelled`` if the action was cancelled. Passed as a callback to requests that take long."""

@@ -106,12 +106,11 @@ class UnifiedLimits:
         current = self.find(self.list(context), "limit", id)
         self._set(current["project_id"], current, None)
 
-    def find(self, limits: Documents, noun: str, id: str) -> Document:
-        """Return the element of *limits* with this *id*. Raises ``NotFound``; *noun* is the resource type in its
-        message."""
+    def find(self, limits: Documents, resource_type: str, id: str) -> Document:
+        """Return the element of *limits* with this *id*. Raises ``NotFound``; *resource_type*: for its message."""
         match = next((limit for limit in limits if limit["id"] == id), None)
         if match is None:
-            raise NotFound(f"Could not find {noun}: {id}.")
+            raise NotFound(f"Could not find {resource_type}: {id}.")
         return match
 
     def _limited_services(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:

@@ -17,14 +17,14 @@ from . import assignments
 ADMIN = "admin"
 
 
-def check_own_scope(context: Context, noun: str, id: str, verb: str) -> None:
+def check_own_scope(context: Context, resource_type: str, id: str, verb: str) -> None:
     """Raise ``OwnLogin`` if the caller is logged in with the user, project or domain *id*, which therefore must not be
-    deleted or disabled. *noun*: user, project or domain. *verb*: the refused change, for the error message."""
+    deleted or disabled. *resource_type*: user, project or domain. *verb*: the refused change, for the error message."""
     own_ids = {"user": (context.user_id,), "project": (context.project_id,),
                "domain": (context.user_domain_id, context.project_domain_id)}
-    if id in own_ids.get(noun, ()):
-        raise OwnLogin(f"You are logged in with this {noun}, so to {verb} it would lock you out. Log in as an "
-                       f"administrator with another {noun}, and repeat the task there.")
+    if id in own_ids.get(resource_type, ()):
+        raise OwnLogin(f"You are logged in with this {resource_type}, so to {verb} it would lock you out. Log in as an "
+                       f"administrator with another {resource_type}, and repeat the task there.")
 
 
 def check_own_admin_role(connection: Connection, context: Context,

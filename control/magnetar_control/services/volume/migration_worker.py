@@ -142,17 +142,17 @@ def _remove_export(database: Database, reach: Reach, row: Row) -> bool:
         database, reach, migration["source"]["host"], EXPORT, migration_export_key(row["id"]))
 
 
-def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) -> bool:
-    """Have the agent of *host* remove the resource *key* of the type *noun* (such as volume), and then delete the
-    queued removal. Return whether the resource was removed; if not, conductors remove it later."""
+def _remove(database: Database, reach: Reach, host: str, resource_type: str, key: str) -> bool:
+    """Have the agent of *host* remove the resource *key* of the type *resource_type* (such as volume), and then delete
+    the queued removal. Return whether the resource was removed; if not, conductors remove it later."""
     try:
         with suppress(NotFound), reach.client(host) as client:
-            client.delete(noun, key, timeout=LIMIT)
+            client.delete(resource_type, key, timeout=LIMIT)
     except MagnetarError as error:
-        log.info("%s %s is removed from host %s later: %s", noun, key, host, error.message)
+        log.info("%s %s is removed from host %s later: %s", resource_type, key, host, error.message)
         return False
     with database.write() as connection:
-        remove_removal_row(connection, host, noun, key)
+        remove_removal_row(connection, host, resource_type, key)
     return True
 
 

@@ -276,12 +276,12 @@ class Worker:
             log.warning("image %s of volume %s is removed from host %s later: %s", id, row["id"], row["host"],
                         why.message)
 
-    def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the agent of the host in *row* create or change a resource. *noun*: the type of the resource (volume,
-        volume_snapshot, volume_backup); the key of the resource is the id of *row*. *want*: the fields to set. Return
-        the resource as the agent reports it."""
+    def ensure(self, row: Row, resource_type: str, want: Document) -> Document:
+        """Have the agent of the host in *row* create or change a resource. *resource_type*: the type of the resource
+        (volume, volume_snapshot, volume_backup); the key of the resource is the id of *row*. *want*: the fields to set.
+        Return the resource as the agent reports it."""
         with self.reach.client(row["host"]) as client:
-            resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
+            resource: Document = client.ensure(resource_type, row["id"], want, timeout=LIMIT)["resource"]
         return resource
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
@@ -303,11 +303,11 @@ class Worker:
                         error.message)
         return row
 
-    def remove(self, row: Row, noun: str) -> None:
-        """Have the agent of the host in *row* remove a resource. *noun*: the type of the resource (volume,
+    def remove(self, row: Row, resource_type: str) -> None:
+        """Have the agent of the host in *row* remove a resource. *resource_type*: the type of the resource (volume,
         volume_snapshot, volume_backup); the key of the resource is the id of *row*."""
         with self.reach.client(row["host"]) as client:
-            client.delete(noun, row["id"], timeout=LIMIT)
+            client.delete(resource_type, row["id"], timeout=LIMIT)
 
     def new_volume(self, row: Row) -> Document:
         """Return the request body that makes the agent create the volume *row*, without the volume's source. For an
@@ -430,12 +430,12 @@ def _create_snapshot(worker: Worker, row: Row) -> Document:
     return {"status": "available", "size": resource.get("size") or row["size"]}
 
 
-def _delete(noun: str, worker: Worker, row: Row) -> None:
+def _delete(resource_type: str, worker: Worker, row: Row) -> None:
     if row.get("migration"):
         drop_migration(worker.database, worker.reach, row)
     # The content of a host that was removed from the cloud is lost already.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
-        worker.remove(row, noun)
+        worker.remove(row, resource_type)
     if row.get("encryption_key_id") and worker.reach.keys:
         worker.reach.keys.delete_key(row["encryption_key_id"])
     with worker.database.write() as connection:  # a move of the volume may have been broken off

@@ -19,19 +19,19 @@ from magnetar_control.store.engine.tables import host_removals as table
 BATCH_SIZE = 100
 
 
-def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Record that *host* has a resource, so that the resource can be removed later. *noun*: the resource's type in the
-    agents' API, such as volume. *key*: the resource's uuid or name in that API. *due*: whether the host must remove it
-    now."""
-    if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
+def insert_removal_row(connection: Connection, host: str, resource_type: str, key: str, *, due: bool = False) -> None:
+    """Record that *host* has a resource, so that the resource can be removed later. *resource_type*: the resource's
+    type in the agents' API, such as volume. *key*: the resource's uuid or name in that API. *due*: whether the host
+    must remove it now."""
+    if not insert_if_absent(connection, table, host=host, noun=resource_type, key=key, due=due) and due:
         connection.execute(update(table).where(
-            table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
+            table.c.host == host, table.c.noun == resource_type, table.c.key == key).values(due=True))
 
 
-def mark_removals_due(connection: Connection, noun: str, key: str) -> None:
-    """Record that a resource was deleted, so that every host that has it must remove it. *noun*: the resource's type in
-    the agents' API, such as volume. *key*: the resource's uuid or name in that API."""
-    connection.execute(update(table).where(table.c.noun == noun, table.c.key == key).values(due=True))
+def mark_removals_due(connection: Connection, resource_type: str, key: str) -> None:
+    """Record that a resource was deleted, so that every host that has it must remove it. *resource_type*: the
+    resource's type in the agents' API, such as volume. *key*: the resource's uuid or name in that API."""
+    connection.execute(update(table).where(table.c.noun == resource_type, table.c.key == key).values(due=True))
 
 
 def fetch_removal_hosts(connection: Connection) -> list[str]:
@@ -45,10 +45,10 @@ def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str,
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(BATCH_SIZE))]
 
 
-def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
-    """Delete the row of a resource that *host* has removed. *noun*: the resource's type in the agents' API, such as
-    volume. *key*: the resource's uuid or name in that API."""
-    connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
+def remove_removal_row(connection: Connection, host: str, resource_type: str, key: str) -> None:
+    """Delete the row of a resource that *host* has removed. *resource_type*: the resource's type in the agents' API,
+    such as volume. *key*: the resource's uuid or name in that API."""
+    connection.execute(delete(table).where(table.c.host == host, table.c.noun == resource_type, table.c.key == key))
 
 
 def remove_host_removals(connection: Connection, host: str) -> None:

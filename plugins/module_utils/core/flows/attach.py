@@ -80,13 +80,13 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
     return answer
 
 
-def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
+def _dry_run_answer(resource_type: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of a dry run that attaches *volume* to *server*, if server or volume does not exist yet.
-    *noun*: which of the two is missing, server or volume. *want*: the fields of the attachment.
+    *resource_type*: which of the two is missing, server or volume. *want*: the fields of the attachment.
     """
     return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
             "resource": dict(want, server=server, volume=volume),
-            "warnings": [assumed_warning(noun, server if noun == "server" else volume)]}
+            "warnings": [assumed_warning(resource_type, server if resource_type == "server" else volume)]}
 
 
 def _is_same_host(server_host: Side, volume_host: Side) -> bool:
@@ -94,18 +94,18 @@ def _is_same_host(server_host: Side, volume_host: Side) -> bool:
     return all(server_host.host[name] == volume_host.host[name] for name in ("id", "name", "link_name"))
 
 
-def _get_named(side: Side, noun: str, key: str) -> dict[str, Any]:
+def _get_named(side: Side, resource_type: str, key: str) -> dict[str, Any]:
     try:
-        return side.client.get(noun, key)
+        return side.client.get(resource_type, key)
     except NotFound:
-        raise InvalidField(noun, "must name a %s of %s" % (noun, side.host["name"]), key) from None
+        raise InvalidField(resource_type, "must name a %s of %s" % (resource_type, side.host["name"]), key) from None
 
 
-def _uuid_or_key(side: Side, noun: str, key: str) -> str:
-    """Return the uuid of the *noun* (server or volume) with the name or uuid *key*; *key* itself if there is no such
-    resource, since the removal of a missing resource is no error.
+def _uuid_or_key(side: Side, resource_type: str, key: str) -> str:
+    """Return the uuid of the *resource_type* (server or volume) with the name or uuid *key*; *key* itself if there is
+    no such resource, since the removal of a missing resource is no error.
     """
     try:
-        return str(side.client.get(noun, key)["id"])
+        return str(side.client.get(resource_type, key)["id"])
     except NotFound:
         return key

@@ -52,8 +52,8 @@ class Table:
     prefixes of names. Unknown names with such a prefix are errors; other unknown names are allowed.
     """
 
-    def __init__(self, noun: str, rows: Sequence[Spec], namespaces: str) -> None:
-        self.what, self.rows = noun, tuple(rows)
+    def __init__(self, resource_type: str, rows: Sequence[Spec], namespaces: str) -> None:
+        self.what, self.rows = resource_type, tuple(rows)
         self._namespaces = namespaces
 
     @cached_property

@@ -108,25 +108,25 @@ class Client:
         """Return ``{host, api, kinds, version}`` of the agent, from ``GET /v1``."""
         return self._call("GET", "/v1")
 
-    def get(self, noun: str, key: Optional[str] = None) -> Document:
-        """Return the resource *key* (name or uuid) of the type *noun*, such as server. *key* is omitted for types with
-        a single resource, such as ``host``. Raises ``NotFound``.
+    def get(self, resource_type: str, key: Optional[str] = None) -> Document:
+        """Return the resource *key* (name or uuid) of the type *resource_type*, such as server. *key* is omitted for
+        types with a single resource, such as ``host``. Raises ``NotFound``.
         """
-        return resource_of_answer(self._call("GET", _route(noun, key)), noun)
+        return resource_of_answer(self._call("GET", _route(resource_type, key)), resource_type)
 
-    def list(self, noun: str, **query: Any) -> Sequence[Document]:
-        """Return the resources of the type *noun*, such as server, that match *query*: ``name``, ``id``, or any other
-        field. *query* may also contain ``limit``, ``sort`` and ``fields`` (a list).
+    def list(self, resource_type: str, **query: Any) -> Sequence[Document]:
+        """Return the resources of the type *resource_type*, such as server, that match *query*: ``name``, ``id``, or
+        any other field. *query* may also contain ``limit``, ``sort`` and ``fields`` (a list).
         """
-        answer = self._call("GET", _route(noun), _query(query))
+        answer = self._call("GET", _route(resource_type), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
 
-    def ensure(self, noun: str, key: str, want: Document, on_immutable: Optional[str] = "fail",
+    def ensure(self, resource_type: str, key: str, want: Document, on_immutable: Optional[str] = "fail",
                merge: Sequence[str] = (), dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None, allow_reboot: bool = False,
                preserve_ephemeral: bool = False) -> Document:
-        """Create the resource *key* of the type *noun*, or change it, so that it has the fields *want*. Return a
-        mapping with ``changed``, ``steps``, ``diff``, ``resource`` and ``request_id``.
+        """Create the resource *key* of the type *resource_type*, or change it, so that it has the fields *want*. Return
+        a mapping with ``changed``, ``steps``, ``diff``, ``resource`` and ``request_id``.
 
         *dry_run*: only return the planned change. *wait*: if false, a long change returns ``{"operation": {...},
         "request_id": …}`` immediately. *progress*: called with the operation (a mapping) while it runs. *on_immutable*,
@@ -137,47 +137,51 @@ class Client:
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
 
         def send(document: Document) -> Document:
-            return self._change("PUT", _route(noun, key), query, document, wait, timeout, request_id, progress)
+            return self._change("PUT", _route(resource_type, key), query, document, wait, timeout, request_id, progress)
 
         try:
             return send(want)
         except InvalidField as error:
             from . import older_agents
-            return older_agents.send_without_unknown_fields(noun, want, error, send, self.endpoint)
+            return older_agents.send_without_unknown_fields(resource_type, want, error, send, self.endpoint)
 
-    def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
+    def ensure_many(self, resource_type: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Do the same as ``ensure`` for several resources of the type *noun*, and return ``{"results": [...]}``.
-        *items*: mappings with ``key``, ``want`` (the desired fields; ``None``: remove the resource), and options of
-        ``core.ensure.Permissions``. Other parameters: as in ``ensure``.
+        """Do the same as ``ensure`` for several resources of the type *resource_type*, and return ``{"results":
+        [...]}``. *items*: mappings with ``key``, ``want`` (the desired fields; ``None``: remove the resource), and
+        options of ``core.ensure.Permissions``. Other parameters: as in ``ensure``.
         """
         def send(some: Sequence[Document]) -> Document:
-            return self._change("PUT", _route(noun), {"dry_run": dry_run}, some, wait, timeout, request_id, progress)
+            return self._change("PUT", _route(resource_type), {"dry_run": dry_run}, some, wait, timeout, request_id,
+                                progress)
 
         answer = send(items)
         if any(item.get("error", {}).get("code") == InvalidField.code for item in answer.get("results", ())):
             from . import older_agents
-            return older_agents.send_items_without_unknown_fields(noun, items, answer, send, self.endpoint)
+            return older_agents.send_items_without_unknown_fields(resource_type, items, answer, send, self.endpoint)
         return answer
 
-    def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
+    def delete(self, resource_type: str, key: str, dry_run: bool = False, wait: bool = True,
+               timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource *key* of the type *noun*. In the returned mapping, ``changed`` is false if the resource
-        did not exist. Other parameters: as in ``ensure``.
+        """Remove the resource *key* of the type *resource_type*. In the returned mapping, ``changed`` is false if the
+        resource did not exist. Other parameters: as in ``ensure``.
         """
-        return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
+        return self._change("DELETE", _route(resource_type, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 
-    def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
+    def event(self, resource_type: str, key: str, event: str, args: Optional[Document] = None,
+              timeout: Optional[float] = None,
               request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
-        """Perform the one-time action *event*, such as ``reboot``, on the resource *key* of the type *noun*, and return
-        the answer. A repeated call with the same *request_id* does not perform the action again. *progress*, *wait*: as
-        in ``ensure``.
+        """Perform the one-time action *event*, such as ``reboot``, on the resource *key* of the type *resource_type*,
+        and return the answer. A repeated call with the same *request_id* does not perform the action again. *progress*,
+        *wait*: as in ``ensure``.
         """
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
-        return self._change("POST", _route(noun, key) + "/events", {}, body, wait, timeout, request_id, progress)
+        return self._change("POST", _route(resource_type, key) + "/events", {}, body, wait, timeout, request_id,
+                            progress)
 
     def console(self, key: str, lines: Optional[int] = None) -> str:
         """Return the last *lines* of the console log of the server *key*; ``None``: all that the agent has."""
@@ -199,7 +203,7 @@ class Client:
         return self._call("POST", _route("server", key) + "/guest", None, {"command": command, "args": args or {}},
                           deadline, request_id)
 
-    def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
+    def upload(self, resource_type: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Send the file at *path* as the content of the resource *key* (such as an image), and return the same answer
         as ``ensure``. *progress*: called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
@@ -207,26 +211,27 @@ class Client:
         from . import content
         deadline = time.monotonic() + (timeout or self.timeout)
         return content.upload_file(path, progress, deadline, lambda pieces, total: self.send(
-            noun, key, pieces, total, max(deadline - time.monotonic(), 1.0), request_id, progress))
+            resource_type, key, pieces, total, max(deadline - time.monotonic(), 1.0), request_id, progress))
 
-    def send(self, noun: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
+    def send(self, resource_type: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
              request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Send *size* bytes as the content of the resource *key* (such as an image), and return the same answer as
         ``ensure``. *pieces*: yields the bytes.
         """
         request_id = request_id or new_request_id()
         deadline = time.monotonic() + (timeout or self.timeout)
-        answer = self._call("PUT", _route(noun, key) + "/data", {"wait": self._slice(deadline)}, pieces, deadline,
+        answer = self._call("PUT", _route(resource_type, key) + "/data", {"wait": self._slice(deadline)}, pieces,
+                            deadline,
                             request_id, size=size)
         return self._finish(answer, deadline, request_id, progress, None)
 
-    def receive(self, noun: str, key: str) -> tuple[Iterator[bytes], int]:
+    def receive(self, resource_type: str, key: str) -> tuple[Iterator[bytes], int]:
         """Fetch the content of the resource *key* (such as an image) over a separate connection. Return an iterator
         over the content in pieces, and its size in bytes. The iterator raises ``Unreachable`` if the connection breaks.
         """
         from . import content
         headers = self._headers(new_request_id(), "application/octet-stream")
-        return content.receive_content(self._connect, _route(noun, key) + "/data", headers, self._answer,
+        return content.receive_content(self._connect, _route(resource_type, key) + "/data", headers, self._answer,
                                        self._unreachable)
 
     def operation(self, operation_id: str) -> Document:
@@ -433,10 +438,10 @@ def new_request_id() -> str:
     return "req-%s" % uuid.uuid4()
 
 
-def _route(noun: str, key: Optional[str] = None) -> str:
+def _route(resource_type: str, key: Optional[str] = None) -> str:
     if key == "":  # an empty key would address the list
-        raise InvalidField("name", "must not be empty: it says which %s is meant" % noun)
-    return "/v1/%s" % noun if key is None else "/v1/%s/%s" % (noun, quote(str(key), safe=""))
+        raise InvalidField("name", "must not be empty: it says which %s is meant" % resource_type)
+    return "/v1/%s" % resource_type if key is None else "/v1/%s/%s" % (resource_type, quote(str(key), safe=""))
 
 
 def _query(query: Document) -> Document:
@@ -455,9 +460,9 @@ def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str,
     return parameters
 
 
-def resource_of_answer(answer: Document, noun: str) -> Document:
+def resource_of_answer(answer: Document, resource_type: str) -> Document:
     """Return the resource in *answer*, the answer of a ``GET`` request. The answer is the resource itself, or an object
-    that has the resource under the key *noun*, such as ``{"server": {...}}``.
+    that has the resource under the key *resource_type*, such as ``{"server": {...}}``.
     """
-    inner = answer.get(noun)
+    inner = answer.get(resource_type)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer

@@ -20,15 +20,16 @@ Part = Union[str, int]
 MOST = 50
 
 
-def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError, send: Callable[[Document], Document],
+def send_without_unknown_fields(resource_type: str, want: Document, error: MagnetarError,
+                                send: Callable[[Document], Document],
                                 place: str) -> Document:
     """Repeat a request without the fields that an agent of an older release does not know, and return its answer.
-    *noun*, *want*: the resource type and the desired fields. *error*: the refusal of the first request. *send*: sends a
-    document and returns the answer. *place*: the agent, for messages. Raises ``NotSupported`` if such a field has a
-    value other than its default, and *error* if the refusal has another reason.
+    *resource_type*, *want*: the resource type and the desired fields. *error*: the refusal of the first request.
+    *send*: sends a document and returns the answer. *place*: the agent, for messages. Raises ``NotSupported`` if such a
+    field has a value other than its default, and *error* if the refusal has another reason.
     """
     for _time in range(MOST):
-        shorter = without_unknown_field(noun, want, error, place)
+        shorter = without_unknown_field(resource_type, want, error, place)
         if shorter is None:
             raise error
         want = shorter
@@ -39,7 +40,7 @@ def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError,
     raise error
 
 
-def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answer: Document,
+def send_items_without_unknown_fields(resource_type: str, items: Sequence[Document], answer: Document,
                                       send: Callable[[Sequence[Document]], Document], place: str) -> Document:
     """Repeat those *items* of a batch request that an agent refused because of an unknown field, without this field.
     Return *answer*, the answer of the first request, with the new results. Other parameters: as in
@@ -49,7 +50,7 @@ def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answ
     for _time in range(MOST):
         again = []
         for at, result in enumerate(results):
-            shorter = _shorter_item(noun, items[at], result, place)
+            shorter = _shorter_item(resource_type, items[at], result, place)
             if shorter is not None:
                 items[at] = shorter
                 again.append(at)
@@ -60,7 +61,7 @@ def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answ
     return dict(answer, results=results)
 
 
-def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Optional[Document]:
+def _shorter_item(resource_type: str, item: Document, result: Document, place: str) -> Optional[Document]:
     """Return a copy of the batch *item* without the field that the agent refused as unknown in *result*, or ``None`` if
     the agent refused no field as unknown. If the field has a value that cannot be omitted, return ``None`` and replace
     the error in *result*.
@@ -68,14 +69,14 @@ def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Op
     if "error" not in result or not item.get("want"):
         return None
     try:
-        want = without_unknown_field(noun, item["want"], error_from_dict(result["error"]), place)
+        want = without_unknown_field(resource_type, item["want"], error_from_dict(result["error"]), place)
     except NotSupported as error:
         result["error"] = error.as_dict()
         return None
     return None if want is None else dict(item, want=want)
 
 
-def without_unknown_field(noun: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
+def without_unknown_field(resource_type: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
     """Return a copy of *want*, the desired fields, without the field that the agent refused as unknown with *error*.
     Return ``None`` if *error* has another reason, or this release does not know the field either. *place*: the agent,
     for messages. Raises ``NotSupported`` if the field has a value other than its default.
@@ -84,7 +85,7 @@ def without_unknown_field(noun: str, want: Document, error: MagnetarError, place
     if not str(error.details.get("rule") or "").startswith(UNKNOWN):
         return None
     parts = split_path(path)
-    field = find_field(noun, parts)
+    field = find_field(resource_type, parts)
     found, value = _value_at(want, parts)
     if field is None or not found:
         return None
@@ -101,11 +102,11 @@ def split_path(path: str) -> list[Part]:
     return [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
 
 
-def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
+def find_field(resource_type: str, parts: list[Part]) -> Optional[Field]:
     """Return the declaration of the field at the path *parts* (the result of ``split_path``) of the resource type
-    *noun*; ``None`` if there is no such field.
+    *resource_type*; ``None`` if there is no such field.
     """
-    kind = BY_NOUN.get(noun)
+    kind = BY_NOUN.get(resource_type)
     if kind is None or not parts:
         return None
     field = next((one for one in kind.fields if one.name == parts[0]), None)

@@ -27,16 +27,16 @@ from magnetar_core.plan import Result
 THEIR_MODULES = {name: f"identity_{name}" for name in ("domain", "user", "group", "role")}
 
 
-def embedded_identity(caller: Caller, noun: str) -> EmbeddedIdentity:
-    """Return the embedded identity service. *noun*: the resource type of the request, for the error. Raises
+def embedded_identity(caller: Caller, resource_type: str) -> EmbeddedIdentity:
+    """Return the embedded identity service. *resource_type*: of the request, for the error. Raises
     ``NotSupported`` if the cloud uses an external Keystone."""
     identity = caller.cloud.services.identity
     if not isinstance(identity, EmbeddedIdentity):
         raise NotSupported(
             f"The users of this cloud are those of the Keystone at {caller.settings.keystone_url}, which this API does "
-            f"not change. Manage each {noun.replace('_', ' ')} there: with the module openstack.cloud."
-            f"{THEIR_MODULES.get(noun, noun)}, which has the same options, or with `openstack "
-            f"{noun.replace('_', ' ')}`.")
+            f"not change. Manage each {resource_type.replace('_', ' ')} there: with the module openstack.cloud."
+            f"{THEIR_MODULES.get(resource_type, resource_type)}, which has the same options, or with `openstack "
+            f"{resource_type.replace('_', ' ')}`.")
     return identity
 
 
@@ -263,7 +263,7 @@ def split_domain_key(key: str, in_domain: bool = True) -> tuple[str | None, str]
     return (unquote(domain) if colon else None), unquote(name)
 
 
-def refuse_unknown(field: str, noun: str, key: str, where: str = "") -> None:
-    """Raise ``InvalidField`` because *field* refers to the resource *key* of the type *noun*, which does not exist. In
-    a dry run, only add a warning. *where*: the domain that was searched, for the error."""
-    reconcile.refuse_missing(InvalidField(field, f"there is no {noun} {key!r}{where}"), noun, key)
+def refuse_unknown(field: str, resource_type: str, key: str, where: str = "") -> None:
+    """Raise ``InvalidField`` because *field* refers to the resource *key* of the type *resource_type*, which does not
+    exist. In a dry run, only add a warning. *where*: the domain that was searched, for the error."""
+    reconcile.refuse_missing(InvalidField(field, f"there is no {resource_type} {key!r}{where}"), resource_type, key)
