@@ -206,7 +206,7 @@ def test_a_definition_keeps_what_all_disks_stand_on(place: Place) -> None:
     beside = spec.disks[0].path.with_name
     disks = (replace(spec.disks[0], backing=Backing(beside("base"), "raw")), Disk(beside("raw"), "vdb", "raw"),
              Disk(beside("cd"), "sda", "raw", "cdrom", "sata", readonly=True),
-             Disk(Path("/dev/vg0/data"), "vdc", "raw", block=True),
+             Disk(Path("/dev/vg0/data"), "vdc", "raw", block_device=True),
              Disk(Path("far"), "vdd", "raw", remote=NetworkSource("nbd", "far", beside("socket"))))
     place.hypervisor.define(replace(spec, disks=disks))
     seen = place.hypervisor.domain(spec.uuid)

@@ -106,14 +106,14 @@ def test_a_disk_that_is_a_link_to_a_block_device(place: Place, device: Path) -> 
     """As servers have logical volumes: filled, in a domain, copied while it runs and when it is off."""
     hypervisor, source, real = place.hypervisor, place.folder / "source", isinstance(place.outside, LibvirtOutside)
     source.write_bytes(b"magnetar" * 1024 + bytes(15 * MIB))
-    hypervisor.copy_into(source, "raw", Disk(device, "", "raw", block=real), lambda done, total: None)
+    hypervisor.copy_into(source, "raw", Disk(device, "", "raw", block_device=real), lambda done, total: None)
     size = source.stat().st_size
     with device.open("rb") as content:
         assert content.read(size) == source.read_bytes()
     spec = place.spec()
     link = spec.disks[0].path.with_name("link")
     link.symlink_to(device)
-    disk = Disk(link, "vda", "raw", block=real)
+    disk = Disk(link, "vda", "raw", block_device=real)
     hypervisor.define(replace(spec, disks=(disk,)))
     hypervisor.start(spec.uuid)
     assert replace(hypervisor.running(spec.uuid).disks[0], tag=None) == disk

@@ -62,7 +62,7 @@ class AttachmentDriver(DocumentDriver):
             server, volume = host.documents.peek_by_key("server", first), host.documents.peek_by_key("volume", second)
             if server and volume:
                 return attaching.attachment_id(server.id, volume.id)
-            for attachment in attaching.server_attachments(host, server.id, leaving=True) if server else ():
+            for attachment in attaching.server_attachments(host, server.id, include_detaching=True) if server else ():
                 if (attachment.want.get("origin") or {}).get("volume_name") == second:
                     return attachment.id
         return attaching.attachment_id(*pairs[0])

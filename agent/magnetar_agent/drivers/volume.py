@@ -205,7 +205,7 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:
         yield Step("make", "make the content")
-    elif reimaging.is_asked(want, have):
+    elif reimaging.requests_reimage(want, have):
         yield Step("reimage", "make the content again")
     elif not have["there"] and not have.get("moving"):
         raise Conflict(f"The content of {want['name']!r} is gone from the host{have.get('why') or ''}. Restore it, or "

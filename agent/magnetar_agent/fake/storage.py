@@ -145,4 +145,4 @@ def _used(folder: Path) -> int:
 
 
 def _content(path: Path) -> PoolContent:
-    return PoolContent(path.stat().st_size, Disk(path, "", "raw", block=True))
+    return PoolContent(path.stat().st_size, Disk(path, "", "raw", block_device=True))

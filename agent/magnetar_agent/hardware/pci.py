@@ -110,7 +110,7 @@ class PciDevice(NamedTuple):
         device without *card*."""
         return tuple(card_devices_name(name, self.card) for name in self.nic_names) if self.card else ()
 
-    def place(self) -> dict[str, str]:
+    def address_attributes(self) -> dict[str, str]:
         """Return the PCI address as attributes of libvirt's ``address`` element."""
         return pci_address_attributes(self.address)
 

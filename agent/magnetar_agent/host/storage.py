@@ -63,10 +63,10 @@ class Backing:
 class Disk:
     """A disk of a domain. *device*: disk or cdrom. *format*: raw or qcow2. *target*: the device name, such as vda.
 
-    *path*: a file, or with *block* a block device; with *remote* only a name for the disk. *boot*: the position in the
-    boot order, counted from 1; if no device has one, the domain boots from its first disk. *backing*: the backing file;
-    without it QEMU uses none, even if the disk's header specifies one. *place*: bus and address, once libvirt has
-    assigned them.
+    *path*: a file, or with *block_device* a block device; with *remote* only a name for the disk. *boot*: the position
+    in the boot order, counted from 1; if no device has one, the domain boots from its first disk. *backing*: the
+    backing file; without it QEMU uses none, even if the disk's header specifies one. *place*: bus and address, once
+    libvirt has assigned them.
 
     *packed* (ring layout), *iommu* and *limits* (see ``hardware.limits``) are computed from the server's hardware
     fields. They are not read back from the domain. With *key* the disk is encrypted: raw means LUKS with a raw disk
@@ -82,7 +82,7 @@ class Disk:
     tag: str | None = None
     serial: str | None = None
     shareable: bool = False
-    block: bool = False
+    block_device: bool = False
     remote: NetworkSource | None = None
     boot: int | None = None
     backing: Backing | None = None

@@ -19,10 +19,10 @@ LOG = "console.log"
 
 
 class Logs:
-    """The console log files in a server's folder *place*, and their transfer to the target of a migration."""
+    """The console log files in a server's *folder*, and their transfer to the target of a migration."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._open: list[int] = []
         #: The newest log that was sent, and how many bytes of it.
         self._last: int | None = None
@@ -58,9 +58,9 @@ class Logs:
         """Return open descriptors of the log files, the newest first. Each file is opened once, even if it is renamed
         meanwhile."""
         by_inode: dict[int, int] = {}
-        first = self._opened(self.place / LOG)
-        numbers = [int(path.suffix[1:]) for path in self.place.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]
-        rotated = [self._opened(self.place / f"{LOG}.{number}") for number in range(max(numbers, default=-1) + 2)]
+        first = self._opened(self.folder / LOG)
+        numbers = [int(path.suffix[1:]) for path in self.folder.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]
+        rotated = [self._opened(self.folder / f"{LOG}.{number}") for number in range(max(numbers, default=-1) + 2)]
         for log in (first, *rotated):
             if log is not None:
                 by_inode.setdefault(os.fstat(log).st_ino, log)

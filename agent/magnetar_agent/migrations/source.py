@@ -224,10 +224,10 @@ class _Move:
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document
         self.server = server = _mark(task)  # an earlier attempt may have removed the mark
-        self.place = server_folder(task.host, server.id)
+        self.folder = server_folder(task.host, server.id)
         self.remote = target_address(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
-        self.logs, self.throughput = Logs(self.place), Throughput()
+        self.logs, self.throughput = Logs(self.folder), Throughput()
         self.arrived = self.shared = False
 
     def run(self) -> None:
@@ -323,7 +323,7 @@ class _Move:
             self.server.want) else ()
         links = set(spec.guest_written_files(self.server.want)) if logical_volumes.uses_logical_volumes(
             self.server.want) else ()
-        paths = [path for path in self.place.iterdir()
+        paths = [path for path in self.folder.iterdir()
                  if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())
                  and path.name not in libvirt_copied and not path.name.startswith(LOG)
                  and path.name != disk_owner.FILE and path.suffix not in (".part", ".at", ".new", ".link")]
@@ -333,7 +333,7 @@ class _Move:
     def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
         """Send the files in *states* (``file_state`` by name) over *talk*. *present*: how many bytes of each file the
         target has already, by name; ``None``: all. Files that are not in *present* are sent completely."""
-        size = {name: stored_bytes(self.place / name) for name in states}
+        size = {name: stored_bytes(self.folder / name) for name in states}
         bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
                             for name in states)
         counted, throughput, rate = _Counted(sum(size.values()),
@@ -355,7 +355,7 @@ class _Move:
             offset = present.get(name, 0)
             if offset is None:
                 continue
-            path = self.place / name
+            path = self.folder / name
             talk.send({"op": "file", "name": name, "offset": offset, "mode": path.stat().st_mode & 0o777,
                       "state": content})
             send_file_frames(talk, path, offset, sent, rate * MIB if rate else None)
@@ -380,7 +380,7 @@ class _Move:
                 links.forward(self.remote, endpoint, run / endpoint, group)
             self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
-                folder=(self.place, Path(plan["folder"])),
+                folder=(self.folder, Path(plan["folder"])),
                 nics={mac: (*plug, *[None] * (4 - len(plug))) for mac, plug in plan["nics"].items()},
                 devices=dict(self.server.want.get(pci.FIELD) or {}),
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],

@@ -131,44 +131,45 @@ def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False
     if not append:
         _clear(path, offset, linked)
     try:
-        place = _Place(path, part, _inode(part) if linked else None, os.open(part, os.O_WRONLY | how, 0o640), append)
+        received = _ReceivedFile(path, part, _inode(part) if linked else None, os.open(part, os.O_WRONLY | how, 0o640),
+                                 append)
     except FileNotFoundError:
         raise _lost_file(path) from None
 
     def sure(count: int) -> None:
         if append:
             return
-        place.check()
+        received.check()
         if state is not None:
             _note(path, state, count)
 
     try:
-        return _receive(talk, place, offset, sure)
+        return _receive(talk, received, offset, sure)
     except OSError as error:
         raise NoSpace(f"{path.name} of the server cannot be written: {error.strerror}. Free some room under "
                       f"{path.parent.parent} on the target.") from error
     finally:
-        os.close(place.descriptor)
+        os.close(received.descriptor)
 
 
-def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None]) -> int:
-    if not place.append and zeros.open_file_size(place.descriptor) < offset:
-        raise _lost_file(place.path)
+def _receive(talk: Rpc, received: _ReceivedFile, offset: int, sure: Callable[[int], None]) -> int:
+    if not received.append and zeros.open_file_size(received.descriptor) < offset:
+        raise _lost_file(received.path)
     sure(offset)
     # Data behind *offset* stays: it is of the same state, and an earlier attempt may still note that it is flushed.
-    size = _frames(talk, place, sure, offset)
-    if not place.append and place.link is None:
-        os.ftruncate(place.descriptor, size)
-    os.fsync(place.descriptor)
+    size = _frames(talk, received, sure, offset)
+    if not received.append and received.link is None:
+        os.ftruncate(received.descriptor, size)
+    os.fsync(received.descriptor)
     sure(size)
-    if not place.append:
-        place.part.rename(place.path)
-        sync_folder(place.path.parent)
+    if not received.append:
+        received.part.rename(received.path)
+        sync_folder(received.path.parent)
     return size
 
 
 @dataclass
-class _Place:
+class _ReceivedFile:
     """The open file into which a transfer is received. *part*: the file's temporary path. *path*: its final path.
     *link*: if *part* is a link to a logical volume, the ``_inode`` of the link, to detect that a later attempt has
     replaced the link. *append*: append to an existing file."""
@@ -246,9 +247,10 @@ def _lost_file(path: Path) -> HypervisorError:
                            "threw it away, or somebody removed it. Repeat the call.")
 
 
-def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
-    """Receive all frames of a file from *talk* and write them to *place*. Return the size of the file. *end*: the end
-    of the data that the file has already. *sure*: called with the end offset whenever data has been flushed to disk."""
+def _frames(talk: Rpc, received: _ReceivedFile, sure: Callable[[int], None], end: int) -> int:
+    """Receive all frames of a file from *talk* and write them to *received*. Return the size of the file. *end*: the
+    end of the data that the file has already. *sure*: called with the end offset whenever data has been flushed to
+    disk."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))
@@ -258,16 +260,16 @@ def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> 
         if _digest(data) != digest:
             raise HypervisorError("What the other agent sent was changed on its way. Repeat the call; if that comes "
                                   "again, look for bad memory or a bad network card on both hosts.")
-        if length or place.link:
-            place.write(data, start, end)
+        if length or received.link:
+            received.write(data, start, end)
         if not length:
             return int(start)
-        if place.append:
+        if received.append:
             continue
         end = start + length
         since += length
         if since >= SURE:
-            os.fdatasync(place.descriptor)
+            os.fdatasync(received.descriptor)
             sure(end)
             since = 0
 

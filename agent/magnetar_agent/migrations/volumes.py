@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # The source -------------------------------------------------------------------------------------------------------
 def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
     """Raise ``Conflict`` if an attached volume prevents the migration of the server. *want*: the migration's fields."""
-    for attachment in attaching.server_attachments(host, server.id, leaving=True):
+    for attachment in attaching.server_attachments(host, server.id, include_detaching=True):
         volume = host.documents.get("volume", attachment.want["volume"])
         if attachment.deleting or attachment.state.get("unfinished"):
             raise Conflict(
@@ -111,7 +111,7 @@ def serve_disks(host: LocalHost, server: str) -> None:
 def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
     """End this host's access to the volumes of *server* (uuid), and remove the server's attachments here: the server is
     on the host of the agent *peer* now. Raises ``Unreachable`` if the host of a volume does not answer."""
-    for attachment in attaching.server_attachments(host, server, leaving=True):
+    for attachment in attaching.server_attachments(host, server, include_detaching=True):
         if attachment.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
                 remote.request_export(host, attachment, "keep", peer=peer)
@@ -181,7 +181,7 @@ def drop_attachments(host: LocalHost, migration: Document) -> None:
 
 def forget_attachments(host: LocalHost, server: str) -> None:
     """Remove the remaining attachments of *server* (uuid), which has no document on this host."""
-    for attachment in attaching.server_attachments(host, server, leaving=True):
+    for attachment in attaching.server_attachments(host, server, include_detaching=True):
         if attachment.want.get("origin"):
             remote.close_volume_socket(host, attachment)
         host.documents.remove(attachment)

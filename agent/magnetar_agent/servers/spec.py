@@ -261,8 +261,8 @@ def _own_disk(host: LocalHost, document: Document, place: Path, file: str, targe
     server's folder, which is part of the disk's path even for an RBD image."""
     if rbd_images.uses_rbd_images(document.want):
         return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
-    block = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
-    return Disk(place / file, target, own_disks.own_disk_format(document.want, file), block=block)
+    on_block_device = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
+    return Disk(place / file, target, own_disks.own_disk_format(document.want, file), block_device=on_block_device)
 
 
 def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list[Disk]:

@@ -44,12 +44,12 @@ def attachment_id(server: str, volume: str) -> str:
     return str(uuid.uuid5(NAMESPACE, f"{server}:{volume}"))
 
 
-def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """Return the volume attachments of the server *id*, sorted by device name. *leaving*: include attachments that are
-    being detached or swapped."""
+def server_attachments(host: LocalHost, id: str, include_detaching: bool = False) -> list[Document]:
+    """Return the volume attachments of the server *id*, sorted by device name. *include_detaching*: include attachments
+    that are being detached or swapped."""
     attachments = [attachment.copy() for attachment in host.documents.peek("volume_attachment")
-                   if attachment.want["server"] == id and (leaving or (not attachment.deleting
-                                                                       and is_current(host, attachment)))]
+                   if attachment.want["server"] == id and (include_detaching or (not attachment.deleting
+                                                                                 and is_current(host, attachment)))]
     return sorted(attachments, key=by_device)
 
 

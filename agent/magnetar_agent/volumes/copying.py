@@ -57,7 +57,7 @@ def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
     id = source["export"]
     address = remote.link_address(id, source, "remote_source.address")
     host.links.required()
-    with Rpc(host.links.call(address, exports.HAND)) as talk:  # it is served, even if that agent was just restarted
+    with Rpc(host.links.call(address, exports.REQUESTS)) as talk:  # it is served, even if that agent was just restarted
         talk.call("look")
     place = exports.make_export_folder(host, id)
     host.links.forward(address, exports.NBD, place / exports.NBD, place.stat().st_gid)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NBD, HAND = "nbd", "hand"
+NBD, REQUESTS = "nbd", "hand"
 
 
 def export_folder(host: LocalHost, id: str) -> Path:
@@ -115,18 +115,18 @@ def start_export(host: LocalHost, document: Document) -> None:
     """Start qemu-nbd for the volume export of *document*, unless the host that uses the volume reads it directly (see
     ``desired_export``). Allow the export's peers (agents of other hosts) to connect."""
     export = desired_export(host, document)
-    endpoints: dict[str, LinkEndpoint] = {HAND: partial(_answer_requests, host, document.id)}
+    endpoints: dict[str, LinkEndpoint] = {REQUESTS: partial(_answer_requests, host, document.id)}
     if export:
         make_export_folder(host, document.id)
         host.hypervisor.serve(export)
         endpoints[NBD] = export.socket
     # A peer that is no longer let in may have just asked for this.
-    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), endpoints), kept_endpoint=HAND)
+    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), endpoints), kept_endpoint=REQUESTS)
 
 
 def stop_export(host: LocalHost, id: str) -> None:
     """Close the connections of other agents to the volume export *id*, stop its qemu-nbd, and remove its sockets."""
-    host.links.withdraw(id, kept_endpoint=HAND)  # the request may come through HAND
+    host.links.withdraw(id, kept_endpoint=REQUESTS)  # the request may come through it
     host.hypervisor.unserve(id)
     shutil.rmtree(export_folder(host, id), ignore_errors=True)
 

@@ -190,7 +190,7 @@ def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Docum
     if old is None:
         raise Conflict("The volume was removed meanwhile.")
     new = pool.disk(document.id, document.state[MOVING]["format"])
-    return replace(old, path=new.path, format=new.format, remote=new.remote, block=new.block)
+    return replace(old, path=new.path, format=new.format, remote=new.remote, block_device=new.block_device)
 
 
 def _switch(task: Task, pool: Pool) -> None:

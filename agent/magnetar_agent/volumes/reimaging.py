@@ -47,7 +47,7 @@ def complete_reimage(host: LocalHost, desired: Fields, document: Document | None
     return least
 
 
-def is_asked(want: Fields, have: Fields) -> bool:
+def requests_reimage(want: Fields, have: Fields) -> bool:
     """Return whether *want*, the desired state of a volume, requests a reimage that is not completed yet. *have*: the
     volume's present state, which records the last completed reimage."""
     return want.get("reimage") not in (None, have.get("reimaged"))

@@ -97,7 +97,7 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
     if not attachment.want["origin"]["peer"]:
         return {}  # both hosts reach the pool, and the agent there has no TLS: it cannot be told
     remote = link_address(attachment.id, attachment.want["origin"])
-    with Rpc(host.links.call(remote, exports.HAND)) as talk:
+    with Rpc(host.links.call(remote, exports.REQUESTS)) as talk:
         return talk.call(op, **more)
 
 

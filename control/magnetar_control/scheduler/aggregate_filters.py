@@ -49,7 +49,7 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
             for project in metadata[name].split(",") if project.strip()]
 
 
-def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def required_metadata(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Yield (key, text) for the aggregate metadata that a flavor's *extra_specs* require: some aggregate of the host
     must have a value of this key that matches the text. Extra specs with the scope ``aggregate_instance_extra_specs``
     and, as in Nova, extra specs without a scope require such metadata. An extra spec without a scope is left out if it
@@ -66,7 +66,7 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
 
 def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
     """Yield (key, requested value) for the aggregate metadata that *spec* requests and no aggregate of the host has."""
-    return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
+    return ((name, text) for name, text in required_metadata(host, spec.extra_specs)
             if not any(matches_extra_spec(value, text) for value in metadata_values(host.profile.aggregates, name)))
 
 

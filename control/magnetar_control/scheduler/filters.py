@@ -251,7 +251,7 @@ def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
     return spec.group is None or not spec.group.hosts or host.name in spec.group.hosts
 
 
-def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
+def required_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
     """Yield (path, required value) for each extra spec that compares a capability of the host: extra specs with the
     scope ``capabilities``, and extra specs without a scope. The path is the name of the capability, split at colons."""
     for key, text in spec.extra_specs.items():
@@ -262,10 +262,10 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
             yield path, text
 
 
-def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
+def has_required_capabilities(host: HostState, spec: RequestSpec) -> bool:
     """The host has the capabilities that extra specs require. Hosts that report no such capability are refused, unless
     the extra spec has no scope and may be for another filter."""
-    for path, text in wanted_capabilities(spec):
+    for path, text in required_capabilities(spec):
         if path[0] in FIGURES:
             continue
         value: Any = host.profile.capabilities
@@ -278,11 +278,11 @@ def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
     return True
 
 
-def has_wanted_figures(host: HostState, spec: RequestSpec) -> bool:
+def has_required_figures(host: HostState, spec: RequestSpec) -> bool:
     """Return whether the host's numbers (such as ``free_ram_mb``) match the flavor's extra specs. If the host does not
     report a number that an extra spec names, the host does not match."""
     return all((actual := host_figure(host, path)) is not None and matches_extra_spec(actual, text)
-               for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
+               for path, text in required_capabilities(spec) if path[0] in FIGURES)
 
 
 def can_run_image(host: HostState, spec: RequestSpec) -> bool:
@@ -360,7 +360,7 @@ FILTERS: tuple[Filter, ...] = (
            lambda spec: spec.image and not spec.past_filters, optioned=True),
     Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs,
            lacks=of_aggregates.lacking_specs),
-    Filter("ComputeCapabilitiesFilter", PROFILE, has_wanted_capabilities, lambda spec: spec.extra_specs),
+    Filter("ComputeCapabilitiesFilter", PROFILE, has_required_capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, can_run_image, lambda spec: spec.image and not spec.past_filters),
     Filter("OvnFilter", PROFILE, with_ovn, lambda spec: spec.needs_ovn),
     Filter("HardwareFilter", PROFILE, has_needed_hardware, lambda spec: spec.hardware, lacks=lacking_hardware),
@@ -385,8 +385,8 @@ FILTERS: tuple[Filter, ...] = (
            lambda spec: spec.group and spec.group.policy == "anti-affinity"),
     Filter("ServerGroupAffinityFilter", NAME, meets_affinity, lambda spec: spec.group and spec.group.policy
            == "affinity"),
-    Filter("ComputeCapabilitiesFilter", HOST, has_wanted_figures,
-           lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
+    Filter("ComputeCapabilitiesFilter", HOST, has_required_figures,
+           lambda spec: any(path[0] in FIGURES for path, _text in required_capabilities(spec))),
     Filter("PciPassthroughFilter", DEVICES, has_free_devices, lambda spec: spec.devices, lacks=lacking_pci_devices),
     Filter("PciPassthroughFilter", PROFILE, devices_in_all, lambda spec: spec.devices, lacks=lacking_pci_devices),
     Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.past_filters),

@@ -13,7 +13,7 @@ from typing import Any
 from magnetar_control.documents import FlavorOfServer, ImageOfServer, ServerNic
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.claims.allocations import Claim, claim_by_single_statement
-from magnetar_control.store.claims.nic_bandwidth import WantedResources
+from magnetar_control.store.claims.nic_bandwidth import RequestedResources
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import aggregates, hosts
 from magnetar_core import bandwidth
@@ -21,7 +21,7 @@ from magnetar_core.hardware import pci
 
 from .choose import Candidate, best_hosts, choose_hosts
 from .hosts import HostStates
-from .request_spec import RequestSpec, wanted_of, with_current_offers
+from .request_spec import RequestSpec, requested_resources, with_current_offers
 
 #: Number of candidates of one choice. When a claim is refused, the next is tried before the scheduler chooses again.
 CANDIDATES = 3
@@ -136,8 +136,8 @@ def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[
     """Change a server's claim on its host to include the resources that its NICs request now. *made_of*: (flavor,
     image) of the server. *nics*: returns the server's NICs; it is called within the transaction. Return ``False``,
     without a change, if the host has too few resources left."""
-    def wanted() -> WantedResources:
-        return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
+    def wanted() -> RequestedResources:
+        return requested_resources(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
 
     def once() -> bool:
         with database.write() as connection:

@@ -17,7 +17,7 @@ from magnetar_control.store.claims import inventories
 from magnetar_control.store.claims.allocations import Amounts, Group
 from magnetar_control.store.claims.nic_bandwidth import (
     BandwidthRequest,
-    WantedResources,
+    RequestedResources,
     bandwidth_placements,
     bandwidth_requests,
 )
@@ -132,20 +132,20 @@ def rescue_gb(row: ServerRow) -> int:
     return (row.rescue_gb or 0) if rescued else 0
 
 
-def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
+def amounts_held_by(row: ServerRow) -> tuple[Amounts, RequestedResources]:
     """Return what the server of *row* must claim on its host, as (amounts including its rescue disk, other resources in
-    the form of ``wanted_of``)."""
+    the form of ``requested_resources``)."""
     amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
     amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
-    return amounts, wanted_of(row.flavor, row.image, nics_of(row))
+    return amounts, requested_resources(row.flavor, row.image, nics_of(row))
 
 
-def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
-              nics: Sequence[ServerNic | PortRequest]) -> WantedResources:
+def requested_resources(flavor: FlavorOfServer, image: Mapping[str, Any],
+                        nics: Sequence[ServerNic | PortRequest]) -> RequestedResources:
     """Return the claims of a server with *flavor*, *image* and *nics* in addition to ``claimed_amounts``: further
     resource classes, the bandwidth of its ports, and PCI devices."""
-    return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
-                           bandwidth_requests(nics), isolates_nics(flavor))
+    return RequestedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
+                              bandwidth_requests(nics), isolates_nics(flavor))
 
 
 def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
@@ -362,7 +362,7 @@ def spec_of_row(row: ServerRow, flavor: FlavorOfServer | None = None, **over: An
     spec = RequestSpec(**{
         "server_id": row.id, "project_id": row.project_id,
         "amounts": claimed_amounts(flavor, root is not None, image),
-        **wanted_of(flavor, image, nics)._asdict(), "numa": numa_of(flavor, image, nics),
+        **requested_resources(flavor, image, nics)._asdict(), "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "machine": machine_of_image(image),
         "image_id": row.image_id or "", "availability_zone": row.pinned_availability_zone or row.availability_zone,

@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar_control.store.claims.inventories import InventoryRow, available_amount
 from magnetar_control.store.claims.nic_bandwidth import (
-    WantedResources,
+    RequestedResources,
     apply_bandwidth_places,
     bandwidth_placements,
 )
@@ -131,6 +131,6 @@ class Trial:
             self._joined.setdefault(spec.group.id, Counter())[name] += 1
         if spec.resources:
             places = next(bandwidth_placements(spec.nics, spec.offers.get(name, {}), spec.isolate), {})
-            desired = WantedResources(spec.resources, spec.devices, spec.nics, spec.isolate)
+            desired = RequestedResources(spec.resources, spec.devices, spec.nics, spec.isolate)
             for kind, amount in apply_bandwidth_places(desired, places)[0].items():
                 self._taken[name, kind] += amount

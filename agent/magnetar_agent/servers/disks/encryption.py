@@ -31,7 +31,7 @@ FIELD, GIVEN = "ephemeral_encryption", "disk_key"
 NAMESPACE = uuid.UUID("0d6f2a0c-41f5-5a3e-9d0b-7c1f1c5b6e8f")
 
 
-def is_wanted(want: Fields) -> bool:
+def wants_encryption(want: Fields) -> bool:
     """Return whether a server with the fields *want* has encrypted local disks."""
     return bool(server_hardware(want).get(FIELD))
 
@@ -45,8 +45,8 @@ def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_form
     Raises ``InvalidField`` for fields that an encrypted server cannot have, for a change of the encryption, and for an
     *image* with encrypted content that the server's key cannot decrypt.
     """
-    encrypted = is_wanted(desired)
-    if old and encrypted != is_wanted(old):
+    encrypted = wants_encryption(desired)
+    if old and encrypted != wants_encryption(old):
         raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "
                                                 "until it is removed. Make another server", encrypted)
     requested_key = desired.get(GIVEN)
@@ -72,7 +72,7 @@ def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_form
 def _check_image(desired: Fields, image: Document) -> None:
     """Raise ``InvalidField`` if the content of *image* is encrypted, unless the server *desired* has a disk key from
     the control plane, which decrypts the content."""
-    if is_encrypted(image.want) and not (is_wanted(desired) and desired.get(GIVEN)):
+    if is_encrypted(image.want) and not (wants_encryption(desired) and desired.get(GIVEN)):
         raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
                                     "is the root disk of a shelved server. Unshelve that server")
 
@@ -111,7 +111,7 @@ def draw_disk_key(task: Task) -> None:
     """Store the sealed disk key in the server's document, before its disks are created: the key that the control plane
     sent, otherwise a random one. Do nothing for a server without encryption."""
     document = task.document
-    if is_wanted(document.want) and keys.SEALED not in document.state:
+    if wants_encryption(document.want) and keys.SEALED not in document.state:
         document.state[keys.SEALED] = document.want.get(GIVEN) or keys.seal_key(task.host, keys.draw_key())
         task.keep()
 

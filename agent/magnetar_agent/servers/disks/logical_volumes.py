@@ -94,7 +94,7 @@ def _noted_disk(host: LocalHost, document: Document, file: str) -> Disk:
     """Return the logical volume of the disk *file*. Also set in the server's document whether the volume is a block
     device; the caller writes the document to disk."""
     disk = _disk(host, document, file)
-    document.state[NOTE]["block"] = disk.block
+    document.state[NOTE]["block"] = disk.block_device
     return disk
 
 

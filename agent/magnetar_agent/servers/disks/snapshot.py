@@ -155,7 +155,7 @@ def _described(host: LocalHost, document: Document, args: Fields) -> Document:
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
     properties.pop(SECRET_UUID, None)
-    if args["secret_uuid"] and encryption.is_wanted(document.want):
+    if args["secret_uuid"] and encryption.wants_encryption(document.want):
         properties[SECRET_UUID] = args["secret_uuid"]
     want["min_disk"] = -(-_size(host, document) // GIB)
     want["properties"] = Image.field("properties").value.check(properties, "metadata")

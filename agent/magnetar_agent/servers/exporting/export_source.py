@@ -109,7 +109,7 @@ def _virtual_size(host: LocalHost, server: Document, disk: Disk) -> int:
 
 def _used_bytes(disk: Disk, virtual: int) -> int:
     """Return how many bytes of *disk* have content at most: for files, what they and their backing files occupy."""
-    paths = [] if disk.remote or disk.block else [disk.path, *([disk.backing.path] if disk.backing else [])]
+    paths = [] if disk.remote or disk.block_device else [disk.path, *([disk.backing.path] if disk.backing else [])]
     statuses = [path.stat() for path in paths if path.exists()]
     if not statuses or not all(stat.S_ISREG(status.st_mode) for status in statuses):
         return virtual

@@ -176,7 +176,7 @@ class _NbdServer(threading.Thread):
             self._kill(process)
 
     def _command(self, keys: list[str]) -> list[str]:
-        direct = self.export.disk.block or direct_io(self.export.disk.path.parent)
+        direct = self.export.disk.block_device or direct_io(self.export.disk.path.parent)
         return [*_LISTENS, *bound_to_us(self.user),
                 "qemu-nbd", "--persistent", "--shared=0", f"--export-name={self.export.name}",
                 f"--cache={'none' if direct else 'writeback'}", f"--aio={'native' if direct else 'threads'}",
@@ -187,7 +187,7 @@ class _NbdServer(threading.Thread):
         """Return the disk as a QEMU block node (JSON) for qemu-nbd. Formats and backing files are stated explicitly, so
         that a header written by a guest has no effect."""
         disk = self.export.disk
-        file = {"driver": "host_device" if disk.block else "file", "filename": str(disk.path)}
+        file = {"driver": "host_device" if disk.block_device else "file", "filename": str(disk.path)}
         if disk.shareable:  # a multiattach disk is raw and is opened without a lock
             file["locking"] = "off"
         node: dict[str, Any] = {"driver": disk.format, "file": file}

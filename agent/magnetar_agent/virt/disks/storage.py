@@ -266,7 +266,7 @@ def _content(pool: Any, volume: Any) -> PoolContent:
         place = rbd_source(pool.XMLDesc(), volume.name(), pool)
         return PoolContent(size, Disk(Path(place.name), "", "raw", remote=place))  # as in a definition
     path = Path(volume.path())  # for a link to a device in a folder, libvirt reports a file
-    return PoolContent(size, Disk(path, "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK or
+    return PoolContent(size, Disk(path, "", "raw", block_device=kind == libvirt.VIR_STORAGE_VOL_BLOCK or
                                   path.is_block_device()))
 
 

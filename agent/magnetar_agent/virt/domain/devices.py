@@ -91,7 +91,7 @@ class Devices:
     def device_xml(self, device: Disk | Nic) -> str:
         """Return the libvirt XML of *device*. The cache mode of a disk depends on whether its file system supports
         O_DIRECT."""
-        plain = isinstance(device, Disk) and not device.block and device.remote is None
+        plain = isinstance(device, Disk) and not device.block_device and device.remote is None
         direct = not plain or direct_io(device.path.parent)  # type: ignore[union-attr]
         return render_device(device, "none" if direct else "writeback", self.templates)
 

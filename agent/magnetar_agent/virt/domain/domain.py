@@ -249,7 +249,7 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         tag=tags.get(device),
         serial=disk.findtext("serial"),
         shareable=disk.find("shareable") is not None,
-        block=disk.get("type") == "block",
+        block_device=disk.get("type") == "block",
         remote=None if source is None or disk.get("type") != "network" else _remote(source),
         boot=None if boot is None else int(boot.get("order", "0")),
         backing=_backing(disk),

@@ -138,7 +138,7 @@ class Migrations:
             domain = connection.lookupByUUIDString(uuid)
             parameters = _parameters(domain, params)
             flags = _flags(params, bool(parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS)))
-            work = _Work(domain, f"qemu+unix:///system?socket={params.libvirt}", parameters, flags)
+            work = _MigrateThread(domain, f"qemu+unix:///system?socket={params.libvirt}", parameters, flags)
             disks = bool(flags & libvirt.VIR_MIGRATE_NON_SHARED_INC)
             still = _emulated(domain)
 
@@ -150,7 +150,7 @@ class Migrations:
         self.connection.ask(purpose, uuid, move, Lane.LONG, MIGRATES)
 
 
-class _Work(threading.Thread):
+class _MigrateThread(threading.Thread):
     """The thread that executes virDomainMigrateToURI3, a call that lasts until the end of the migration."""
 
     def __init__(self, domain: Any, uri: str, parameters: dict[str, Any], flags: int) -> None:
@@ -222,7 +222,7 @@ class _Watch:
         self._deadline = time.monotonic() + params.time_limit if params.time_limit else None
         self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
-    def wait_for_end(self, work: _Work, on_cut_over: CutOverCallback) -> None:
+    def wait_for_end(self, work: _MigrateThread, on_cut_over: CutOverCallback) -> None:
         """Start *work*, the migration, and wait for its end. Raises libvirt's error, or the reason why the migration
         was aborted.
 

@@ -74,7 +74,7 @@ class Domains:
     def render(self, spec: DomainSpec) -> str:
         """Return the libvirt domain XML for *spec*. The disks' cache modes depend on whether their file systems support
         O_DIRECT."""
-        caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block
+        caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block_device
                   and disk.remote is None and not direct_io(disk.path.parent)}
         return render_domain(spec, "none", self.templates, caches)
 

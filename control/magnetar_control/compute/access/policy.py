@@ -67,7 +67,7 @@ def build_rule_set(overrides: Overrides) -> RuleSet:
     try:
         made.check_rules(raise_on_violation=True)
     except policy.InvalidDefinitionError as error:
-        raise policy_files.invalid_policy_file(overrides.place(overriding),
+        raise policy_files.invalid_policy_file(overrides.file_paths(overriding),
                                                "a rule that is not there, or one that leads to itself: "
                                                f"{error}") from None
     return RuleSet(checks, made)

@@ -33,7 +33,7 @@ class Overrides:
     rules: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
 
-    def place(self, names: Mapping[str, str] | Sequence[str]) -> str:
+    def file_paths(self, names: Mapping[str, str] | Sequence[str]) -> str:
         """Return the paths of the files that define the rules *names*, joined with commas, for an error message."""
         return ", ".join(sorted({str(self.files[name]) for name in names}))
 

@@ -209,7 +209,7 @@ class AuditReader:
         claims name."""
         ids_by_host: dict[str, set[str]] = {}
         for id in state.ids:
-            for name in state.places(id) - state.guests.keys():
+            for name in state.guest_hosts(id) - state.guests.keys():
                 if name in self.hosts and name in self.asked and name not in self.silent_hosts:
                     ids_by_host.setdefault(name, set()).add(id)
         for name in sorted(ids_by_host)[:OTHER_HOSTS]:

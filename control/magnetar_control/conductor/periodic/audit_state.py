@@ -109,7 +109,7 @@ class AuditState:
     lost: dict[str, str] = field(default_factory=dict)  # the unknown ids whose cell answers, with the cell
     silent: set[str] = field(default_factory=set)  # cells that do not answer
 
-    def places(self, id: str) -> set[str]:
+    def guest_hosts(self, id: str) -> set[str]:
         """Return the hosts that may have the guest of the server *id*: the host in its row, and the hosts of its
         claims."""
         names = {claim.host for claim in self.claims.get(id, ())}
@@ -120,7 +120,7 @@ class AuditState:
     def has_all_of_guests(self, row: AuditedServer, kind: str) -> bool | None:
         """Return whether the server's *row* lists all volumes or NICs (*kind*: ``volumes`` or ``nics``) that its guests
         have. Return ``None`` if a host that may have a guest of the server does not answer."""
-        if not self.places(row.id) <= self.guests.keys():
+        if not self.guest_hosts(row.id) <= self.guests.keys():
             return None
         volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.guests.values()
                            if row.id in guests]

@@ -147,23 +147,23 @@ class ActionRunner:
             kinds.setdefault(action.action if first else "", []).append(action)
         for name, several in kinds.items():
             if name and len(several) > 1:
-                self._hand_out(self._begin_together, database, several)
+                self._run_in_worker(self._begin_together, database, several)
             else:
                 for action in several:
-                    self._hand_out(self._do, Continuation(database, action))
+                    self._run_in_worker(self._do, Continuation(database, action))
 
-    def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
-        """Run the function *do* with the arguments *in_hand* in a worker thread. Do nothing if the conductor is
+    def _run_in_worker(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Run the function *do* with *arguments* in a worker thread. Do nothing if the conductor is
         stopping: then ``stop`` puts the leased actions back into the queue."""
         with contextlib.suppress(RuntimeError):
-            self._pool.submit(do, *in_hand)
+            self._pool.submit(do, *arguments)
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
         """Run the joint first step of the leased actions *taken*, such as scheduling several servers together. Then
         continue with the first action in this worker thread, and with each other action in another worker thread."""
         first, *further = self._begun(database, taken)
         for continuation in further:
-            self._hand_out(self._do, continuation)
+            self._run_in_worker(self._do, continuation)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
@@ -198,13 +198,13 @@ class ActionRunner:
         going = {number: work.continuation for number, work in works.items() if number not in alone}
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
-    def _do(self, in_hand: Continuation | None) -> None:
-        """Run an action in a worker thread, and then its continuations one after the other. *in_hand*: the action;
+    def _do(self, continuation: Continuation | None) -> None:
+        """Run an action in a worker thread, and then its continuations one after the other. *continuation*: the action;
         ``None`` to do nothing."""
         with self.conductor.slots.working():
-            while in_hand and not self.conductor.over.is_set():  # the rest is given back
-                self._begins(in_hand.database, in_hand.action)
-                in_hand = self._act(*in_hand)
+            while continuation and not self.conductor.over.is_set():  # the rest is given back
+                self._begins(continuation.database, continuation.action)
+                continuation = self._act(*continuation)
 
     def _notify_runners(self) -> None:
         for database in self._served:

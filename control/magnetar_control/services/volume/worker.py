@@ -316,7 +316,7 @@ class Worker:
                           "pool": row["pool"] or row["volume_type"], "multiattach": row["multiattach"]}
         return {**want, "format": "luks", "key": _key(self, row)} if row["encryption_key_id"] else want
 
-    def place(self, row: Row) -> str:
+    def choose_host(self, row: Row) -> str:
         """Return the host of the volume *row*. If it has none, choose one, and save the choice before anything is
         created on the host. Raises ``Unreachable`` if no host is suitable, ``Conflict`` if the volume was deleted."""
         if row["host"]:
@@ -352,7 +352,7 @@ def _own_task_condition(table: Table, row: Row) -> ColumnElement[bool]:
 
 
 def _create_volume(worker: Worker, row: Row) -> Document:
-    row = {**row, "host": worker.place(row)}
+    row = {**row, "host": worker.choose_host(row)}
     want = worker.new_volume(row)
     if row["image_id"]:
         worker.reach.ensure_image(row["host"], row["image_id"])

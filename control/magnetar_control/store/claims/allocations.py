@@ -52,7 +52,7 @@ from magnetar_control.store.engine.tables import (
 )
 
 from . import device_claims, inventories, nic_bandwidth
-from .nic_bandwidth import BandwidthRequest, GrantedResources, WantedResources
+from .nic_bandwidth import BandwidthRequest, GrantedResources, RequestedResources
 
 
 class Amounts(NamedTuple):
@@ -170,7 +170,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
     # lock order: allocations before hosts
     claim_row = connection.execute(_HELD, me).one_or_none() if devices else None
-    desired = WantedResources(resources, devices, nics or (), isolate)
+    desired = RequestedResources(resources, devices, nics or (), isolate)
     if (granted := nic_bandwidth.resolve_claim_resources(connection, consumer_id, server_id, host_id, desired)) is None:
         return False
     mine = {**amounts._asdict(), **_texts(granted, nics is not None)}
@@ -196,7 +196,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
 
 
 def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
-                          desired_resources: Callable[[], WantedResources]) -> bool:
+                          desired_resources: Callable[[], RequestedResources]) -> bool:
     """Change the resource classes and PCI devices that a server claims on the host; its CPUs, memory and disk do not
     change. *desired_resources*: a function that returns the new claim; it is called after the claim's row is locked, so
     that the last of several concurrent calls uses the newest data.

@@ -42,7 +42,7 @@ class BandwidthRequest(NamedTuple):
     place: str = ""
 
 
-class WantedResources(NamedTuple):
+class RequestedResources(NamedTuple):
     """The resources that a server requests on a host, before network cards are chosen for its bandwidth.
 
     *resources*: amounts by resource class. *devices*: numbers of PCI devices by alias. *resources* and *devices*
@@ -138,8 +138,8 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
     return places_by_network
 
 
-def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
-                                                                                         dict[str, int]]:
+def apply_bandwidth_places(desired: RequestedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
+                                                                                            dict[str, int]]:
     """Return (resources, devices) of *desired* after network cards were chosen: amounts by resource class, and numbers
     of PCI devices by alias. Each NIC on a card takes its bandwidth and virtual function from that card instead of the
     physical network. *places*: by port uuid, the place of its bandwidth (``NETWORK`` or ``NETWORK/CARD``)."""
@@ -161,7 +161,7 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 
 
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
-                            desired: WantedResources) -> GrantedResources | None:
+                            desired: RequestedResources) -> GrantedResources | None:
     """Choose network cards for the bandwidth in *desired*, and return the resources to claim on the host.
     *consumer_id*: the server, its migration or another consumer, whose present claim counts as free. Return ``None``
     when the host has too few PCI devices, or no card with enough bandwidth. NICs keep the cards that they already use

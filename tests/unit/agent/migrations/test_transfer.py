@@ -291,8 +291,9 @@ def _part_of(ends: Ends, path: Path, count: int) -> None:
 
 
 def test_an_earlier_attempt_writes_no_more(ends: Ends, tmp_path: Path, volume: Path) -> None:
-    place = transfer._Place(tmp_path / "there", tmp_path / "there.part", transfer._inode(tmp_path / "there.part"),
-                            os.open(tmp_path / "there.part", os.O_WRONLY), append=False)
+    place = transfer._ReceivedFile(tmp_path / "there", tmp_path / "there.part",
+                                   transfer._inode(tmp_path / "there.part"),
+                                   os.open(tmp_path / "there.part", os.O_WRONLY), append=False)
     place.write(b"first", 0, 0)
     (tmp_path / "there.part").unlink()
     (tmp_path / "there.part").symlink_to(volume)

@@ -234,7 +234,7 @@ def test_a_root_disk_that_is_a_volume_stays_what_it_is(tmp_path: Path) -> None:
         "source_type": "image", "destination_type": "volume", "uuid": "system", "boot_index": 0, "volume_size": 1,
         "volume_type": "vg", "disk_bus": "scsi"}])
     root = host.fake.domains()[host.show()["id"]].disks[0]
-    assert root.target == "sda" and root.block
+    assert root.target == "sda" and root.block_device
     host.ensure("server", "web1", {"rescue": {"image": "system"}})
     first, second = host.fake.domains()[host.show()["id"]].disks[:2]
     assert first.path.name == "disk.rescue" and second == replace(root, target="vdb", bus="virtio")

@@ -79,7 +79,7 @@ def test_in_a_server_that_runs(host: Host) -> None:
     shown = host.ensure("volume", "data", {"size": 1, "pool": "vg"}).resource
     server = host.server(block_device_mapping=[{"source_type": "volume", "uuid": "data"}], flavor=DISKS).resource
     disk = host.fake.running(server["id"]).disks[1]
-    assert disk.block and disk.format == "raw" and disk.serial == shown["id"]
+    assert disk.block_device and disk.format == "raw" and disk.serial == shown["id"]
     host.ensure("volume", "data", {"size": 2})  # below first, then QEMU is told
     assert host.fake.content("vg0", shown["id"]).size == 2 * GIB
     host.ensure("volume_snapshot", "then", {"volume": "data"})
@@ -148,7 +148,7 @@ def test_a_root_disk_in_it(host: Host) -> None:
     host.ensure("volume", "boot", {"image": "img", "pool": "vg"})
     shown = host.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [
         {"source_type": "volume", "uuid": "boot", "boot_index": 0}]}).resource
-    assert host.fake.running(shown["id"]).disks[0].block
+    assert host.fake.running(shown["id"]).disks[0].block_device
 
 
 POOL = """<pool type="rbd"><name>ceph</name><source><host name="mon1" port="6789"/><host name="mon2"/>

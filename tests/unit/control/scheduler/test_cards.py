@@ -8,7 +8,7 @@ import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import hold_ports, place_server
-from magnetar_control.scheduler.request_spec import wanted_of, with_current_offers
+from magnetar_control.scheduler.request_spec import requested_resources, with_current_offers
 from magnetar_control.store.claims import allocations, host_counters, inventories
 from magnetar_control.store.claims.nic_bandwidth import STEPS, bandwidth_placements, bandwidth_requests
 from magnetar_control.store.hosts import hosts
@@ -50,7 +50,7 @@ def cards(fleet):
 
 
 def wish(database, id, *nics, **more):
-    wanted = wanted_of({"extra_specs": more.pop("extra_specs", {})}, {}, nics)
+    wanted = requested_resources({"extra_specs": more.pop("extra_specs", {})}, {}, nics)
     return with_current_offers(database, request(server_id=id, amounts=ONE, **wanted._asdict(), **more))
 
 
@@ -133,7 +133,7 @@ def test_what_is_claimed_again_stays_on_its_card(cards):
     tell(cards, "kvm2", ["physnet0/ens1:600:", "physnet0/ens2:5000:"], ens1=2, ens2=2)
     with cards.write() as connection:  # the server comes back to where it was
         assert allocations.move_claims_to_migration(connection, "s1", "m1", found.host_id)
-        asked = wanted_of({}, {}, [port("a", 300)])
+        asked = requested_resources({}, {}, [port("a", 300)])
         assert allocations.claim_host_resources(connection, "s1", "s1", found.host_id, ONE, resources=asked.resources,
                                                 devices=asked.devices, nics=asked.nics)
         assert allocations.revert_claims_to_server(connection, "s1", "m1")

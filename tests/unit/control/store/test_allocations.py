@@ -11,7 +11,7 @@ from sqlalchemy import select, text, update
 
 from magnetar_control.store.claims import allocations, host_counters
 from magnetar_control.store.claims.allocations import Amounts, Group, Ratios
-from magnetar_control.store.claims.nic_bandwidth import WantedResources
+from magnetar_control.store.claims.nic_bandwidth import RequestedResources
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import hosts as table
 from magnetar_control.store.engine.tables import server_group_members, server_groups, server_mappings
@@ -361,7 +361,7 @@ def test_changes_of_what_one_server_has_wait_for_one_another(postgres):
         with postgres.read() as connection:
             while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar():
                 assert time.monotonic() < deadline
-        return WantedResources({}, {"gpu": 1})
+        return RequestedResources({}, {"gpu": 1})
 
     thread = threading.Thread(target=more)
     thread.start()
