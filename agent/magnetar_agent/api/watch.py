@@ -205,7 +205,7 @@ class Feed:
         if self._present and not self._closed:
             self._lane.put(function)
 
-    def _asked(self, event: str) -> bool:
+    def _is_requested(self, event: str) -> bool:
         """Return whether any client has requested events of the type *event*."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
@@ -213,14 +213,14 @@ class Feed:
         document = self.host.documents.peek_by_id(Server.noun, event.uuid) if self._present else None
         if document is None or event.what == "agent":  # not Magnetar's domain, or nothing that is shown
             return
-        if self._asked("domain"):
+        if self._is_requested("domain"):
             name = document.name
             self._do(lambda: self._send("domain", {"time": utc_timestamp(), "id": event.uuid, "name": name,
                                                    "what": event.what, "reason": event.reason}))
-        self._look_at(event.uuid)
+        self._queue_check(event.uuid)
 
     def _ended(self, operation: Operation) -> None:
-        if self._asked("operation"):
+        if self._is_requested("operation"):
             shown = operation.as_dict(False)
             self._do(lambda: self._send("operation", shown))
 
@@ -229,9 +229,9 @@ class Feed:
             return
         previous = self._last_states.get(document.id)
         if removed or previous is None or previous[:1] + previous[2:] != (_public(document), document.deleting):
-            self._look_at(document.id)
+            self._queue_check(document.id)
 
-    def _look_at(self, id: str) -> None:
+    def _queue_check(self, id: str) -> None:
         """Queue a check whether the state of the server *id* has changed. Several changes before the check cause only
         one event."""
         if id not in self._changed and self._present:

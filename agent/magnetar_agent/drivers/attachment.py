@@ -71,11 +71,11 @@ class AttachmentDriver(DocumentDriver):
         """Return the requested fields *want* with the uuids of server and volume, and with a device name such as vdb.
         *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for a volume
         that cannot be attached."""
-        server = _named(host, "server", want["server"], document)
+        server = _find_resource(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
         refuse_adopted(server, self.kind.noun)
         volume = _remote_volume(host, want, document) if want.get("origin") else \
-            _named(host, "volume", want["volume"], document)
+            _find_resource(host, "volume", want["volume"], document)
         completed = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
         if completed["boot_index"] == -1:
             completed["boot_index"] = None
@@ -199,7 +199,7 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
     return any(disk.target == target and disk.serial == attaching.disk_serial(document) for disk in domain.disks)
 
 
-def _named(host: LocalHost, resource_type: str, key: str, document: Document | None) -> Document:
+def _find_resource(host: LocalHost, resource_type: str, key: str, document: Document | None) -> Document:
     """Return the stored server or volume with the name or uuid *key*. *resource_type*: ``server`` or ``volume``.
     *document*: the stored attachment; if it is ``None`` (a new attachment), a resource that is being removed counts as
     missing. Raises ``InvalidField`` if the resource is missing."""

@@ -48,14 +48,14 @@ class Migrations(State):
         with self._lock:
             if self._listener is None:
                 self._listener = socket.socket(socket.AF_UNIX)
-                self._where = self._place()
+                self._where = self._socket_path()
                 self._where.unlink(missing_ok=True)
                 self._listener.bind(str(self._where))
                 self._listener.listen()
                 threading.Thread(target=self._serve, args=(self._listener,), name="fake-libvirt", daemon=True).start()
         return self._where
 
-    def _place(self) -> Path:
+    def _socket_path(self) -> Path:
         """Return the path of the unix socket for incoming domains: in the folder of the fake's state, or in the folder
         for temporary files if that path is too long for a socket."""
         name = f"libvirt-{os.getpid()}-{id(self):x}.sock"

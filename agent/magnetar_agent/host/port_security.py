@@ -131,7 +131,7 @@ class PortSecurity:
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False
-            self._look(todo)
+            self._read_ports(todo)
             self._load()
             problem = ""
         except MagnetarError as error:
@@ -147,7 +147,7 @@ class PortSecurity:
         none = self._loaded is None or not (self._loaded.ports or self._loaded.bridges)
         return none or self.host.hypervisor.filters_ports(self.prefix)
 
-    def _look(self, todo: set[str]) -> None:
+    def _read_ports(self, todo: set[str]) -> None:
         """Read the ports of the servers in *todo* (ids; ``ALL``: all servers) from the documents into ``_ports``."""
         documents = self.host.documents
         if ALL in todo or self._loaded is None:

@@ -186,7 +186,7 @@ def _openstack(guest: Guest) -> Iterator[tuple[str, bytes]]:
             yield f"{folder}/network_data.json", network
         if version >= VENDOR2:
             yield f"{folder}/vendor_data2.json", vendor2
-    for place, (_path, content) in zip(_places(guest), guest.injected, strict=True):
+    for place, (_path, content) in zip(_file_paths(guest), guest.injected, strict=True):
         yield f"openstack{place}", base64.b64decode(content)
 
 
@@ -197,7 +197,7 @@ def _of_ec2(guest: Guest, versions: Sequence[str]) -> Iterator[tuple[str, bytes]
             yield f"ec2/{version}/user-data", base64.b64decode(guest.user_data)
 
 
-def _places(guest: Guest) -> list[str]:
+def _file_paths(guest: Guest) -> list[str]:
     """Return the paths of the *guest*'s injected files in the folder ``openstack``, such as ``/content/0000``."""
     return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
@@ -221,7 +221,7 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
         document["keys"] = [{"name": key.name, "type": key.type, "data": key.data} for key in guest.keys]
     if guest.injected:
         document["files"] = [{"content_path": place, "path": path}
-                             for place, (path, _content) in zip(_places(guest), guest.injected, strict=True)]
+                             for place, (path, _content) in zip(_file_paths(guest), guest.injected, strict=True)]
     if version >= SEED:
         document["random_seed"] = base64.b64encode(guest.seed).decode()
     if version >= NETWORK:

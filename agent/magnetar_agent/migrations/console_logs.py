@@ -35,7 +35,7 @@ class Logs:
 
     def send(self, talk: Rpc) -> None:
         """Send all log files over the connection *talk*."""
-        logs = self._look()
+        logs = self._open_log_files()
         for number, log in reversed(list(enumerate(logs))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
@@ -45,7 +45,7 @@ class Logs:
         """
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
-        for log in self._look():
+        for log in self._open_log_files():
             if os.fstat(log).st_ino == last_inode:
                 break
             newer.append(log)
@@ -54,7 +54,7 @@ class Logs:
         for log in reversed(newer):
             self._file(talk, LOG, log, 0, True)
 
-    def _look(self) -> list[int]:
+    def _open_log_files(self) -> list[int]:
         """Return open descriptors of the log files, the newest first. Each file is opened once, even if it is renamed
         meanwhile."""
         by_inode: dict[int, int] = {}

@@ -239,7 +239,7 @@ class _Move:
             if guest_runs(self.host, self.document) or not reply["arrived"]:
                 self._go(talk)
             if not self.arrived:
-                self._hand_over(talk)
+                self._transfer_ownership(talk)
 
     def _note_shared(self, shared: bool) -> None:
         """Record in the migration's document whether both hosts share the server's disks. *shared*: the target's
@@ -249,7 +249,7 @@ class _Move:
             self.document.state[SHARED] = shared
             self.task.keep()
 
-    def _hand_over(self, talk: Rpc) -> None:
+    def _transfer_ownership(self, talk: Rpc) -> None:
         """Make the target the owner of the server, by sending it the call ``arrive`` over *talk*, the connection to its
         agent. The guest must be off here, and must not be started here again."""
         if not self.live:  # in a live migration it was done before
@@ -414,7 +414,7 @@ class _Move:
             return False
         if not self.shared:
             self.logs.send_rest(talk)
-        self._hand_over(talk)
+        self._transfer_ownership(talk)
         return True
 
     def _record_progress(self, facts: Any) -> None:

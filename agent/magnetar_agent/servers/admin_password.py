@@ -216,7 +216,7 @@ class AdminPasswords:
     def _run(self) -> None:
         while (id := self._next()) is not None:
             try:
-                self._look(id)
+                self._set_waiting_password(id)
             except MagnetarError as error:
                 log.warning("the password of server %s cannot be set now: %s", id, error.message, extra={"server": id})
                 self._later(id, LATER)
@@ -242,7 +242,7 @@ class AdminPasswords:
             if pending := self._pending.get(id):
                 pending.due = time.time() + seconds
 
-    def _look(self, id: str) -> None:
+    def _set_waiting_password(self, id: str) -> None:
         """Set the waiting password of server *id*, if its guest agent is connected and no operation holds the server's
         lock. Drop an expired password."""
         with ExitStack() as setting:

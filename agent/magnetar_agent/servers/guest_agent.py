@@ -48,7 +48,7 @@ class GuestAgents:
         """Send *command* with *arguments* to the QEMU guest agent of the server, and return the value from its JSON
         answer. Raises ``Conflict`` if the guest is not running, ``NoGuestAgent`` if no agent answers, and
         ``GuestRefused`` if the agent returns an error."""
-        self._check_asked(document)
+        self._check_can_ask(document)
         question = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
         if len(question) > QUESTION_BYTES:
             raise TooLarge(f"The command for the guest agent has {len(question)} bytes, and {QUESTION_BYTES} at most "
@@ -61,7 +61,7 @@ class GuestAgents:
             raise _refusal(document, command, error.message) from None
         return parse_guest_answer(document, command, text)
 
-    def _check_asked(self, document: Document) -> None:
+    def _check_can_ask(self, document: Document) -> None:
         """Raise an error if no command can be sent to the server's guest agent at present: the server is deleted or not
         running, or the agent recently failed to answer."""
         id, current = document.id, self.host.documents.peek_by_id("server", document.id)

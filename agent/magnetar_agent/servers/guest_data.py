@@ -175,7 +175,7 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
     tagged = [disk for disk in disks if disk.tag]
     if not nics and not tagged:
         return
-    places = _places(host.hypervisor.running(document.id) or host.hypervisor.domain(document.id))
+    places = _guest_addresses(host.hypervisor.running(document.id) or host.hypervisor.domain(document.id))
     for nic in nics:
         bus, address = places.get(nic["mac"], ("pci", "none"))
         yield Device("nic", bus, (nic["tag"],), address, mac=pci.mac_in_guest(document.want, nic),
@@ -186,7 +186,7 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
                      path=f"/dev/{disk.target}")
 
 
-def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
+def _guest_addresses(domain: Domain | None) -> dict[str, tuple[str, str]]:
     """Return ``{MAC or device name: (bus, address)}`` of the NICs and disks of the domain."""
     if domain is None:
         return {}

@@ -152,14 +152,14 @@ def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Dis
         disks = [devices.own_disk(parts, disk) for disk in rescue.rescue_disks(state, place, root, key)]
     else:
         volume_devices = {attachment.want["device"] for attachment in attaching.server_attachments(host, document.id)}
-        disks = list(_named(_disks(host, document, place, root), volume_devices, tags))
+        disks = list(_with_tags(_disks(host, document, place, root), volume_devices, tags))
     if want["config_drive"]:
         path = place / (rescue.rescue_drive_name(state, FILE) if rescued else FILE)
         disks.append(disk_layout.config_drive_disk(document, path, disks))
     return disks
 
 
-def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
+def _with_tags(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
     """Yield *disks* with their *tags* (``{file name: tag}``). A local disk whose device name is in *volume_devices*,
     the device names of attached volumes, gets the next free device name.
     """

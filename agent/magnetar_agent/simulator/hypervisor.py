@@ -65,7 +65,7 @@ class SimulatedHypervisor(FakeHypervisor):
         creates it."""
         with self._lock:
             if self._server is None:
-                self._where = self._place()
+                self._where = self._socket_path()
                 self._where.unlink(missing_ok=True)
                 self._server = asyncio.run_coroutine_threadsafe(asyncio.start_unix_server(
                     self._receive_guest, str(self._where), limit=LONGEST_LINE), self._loop).result()
@@ -78,7 +78,7 @@ class SimulatedHypervisor(FakeHypervisor):
             self._loop.call_soon_threadsafe(self._server.close)
             self._server = None
 
-    def _place(self) -> Path:
+    def _socket_path(self) -> Path:
         self._place_folder.mkdir(parents=True, exist_ok=True)
         return self._place_folder / "libvirt.sock"
 

@@ -41,7 +41,7 @@ def seal_key(host: LocalHost, key: str) -> str:
     """Return *key* encrypted with the host's own key, as base64, so that a document (the JSON file of a resource) can
     store it."""
     nonce = secrets.token_bytes(NONCE)
-    return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
+    return base64.b64encode(nonce + AESGCM(_host_key(host)).encrypt(nonce, key.encode(), None)).decode()
 
 
 def document_key(host: LocalHost, document: Document) -> DiskKey | None:
@@ -75,14 +75,14 @@ def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
 
 def _opened(host: LocalHost, sealed: str) -> str:
     sealed_bytes = base64.b64decode(sealed)
-    return AESGCM(_own(host, make=False)).decrypt(sealed_bytes[:NONCE], sealed_bytes[NONCE:], None).decode()
+    return AESGCM(_host_key(host, make=False)).decrypt(sealed_bytes[:NONCE], sealed_bytes[NONCE:], None).decode()
 
 
 def _path(host: LocalHost) -> Path:
     return Path(host.settings.state_dir) / "keys" / "seal"
 
 
-def _own(host: LocalHost, make: bool = True) -> bytes:
+def _host_key(host: LocalHost, make: bool = True) -> bytes:
     """Return the host's own key, which encrypts the stored keys of volumes. *make*: create the key if it is missing."""
     path = _path(host)
     with _MAKING:

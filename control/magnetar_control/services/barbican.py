@@ -62,18 +62,18 @@ class BarbicanKeys(KeyStore):
 
     def delete_key(self, id: str) -> None:
         """Delete a key; do nothing if it does not exist. See ``services.KeyManager``."""
-        for path in self._named(id):
+        for path in self._secret_paths(id):
             self._client.json("DELETE", path, accept=(404,))
 
     def _text(self, id: str) -> str | None:
-        paths = self._named(id)
+        paths = self._secret_paths(id)
         return self._payload(paths[0], "text/plain").decode() if paths else None
 
     def _store(self, id: str, text: str) -> None:
         self._client.json("POST", "", {"name": NAME + id, "secret_type": "opaque", "payload_content_type": "text/plain",
                                        "payload": text})
 
-    def _named(self, id: str) -> list[str]:
+    def _secret_paths(self, id: str) -> list[str]:
         """Return the URL paths of all Barbican secrets that contain the key *id*, the oldest first."""
         name = NAME + str(uuid.UUID(id))
         secrets = self._client.json("GET", f"?name={name}&limit={PAGE}")["secrets"]

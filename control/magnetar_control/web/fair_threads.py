@@ -31,7 +31,7 @@ class FairThreads:
         """Run *call* in a thread and return its result. Raises ``Fault`` 429 when too many calls of *key* are already
         waiting."""
         if not self._may_run(key):
-            await self._turn(key)
+            await self._wait_for_thread(key)
         else:
             self._running[key] += 1
         try:
@@ -42,7 +42,7 @@ class FairThreads:
     def _may_run(self, key: str) -> bool:
         return self._running.total() < self._most and self._running[key] < self._share
 
-    async def _turn(self, key: str) -> None:
+    async def _wait_for_thread(self, key: str) -> None:
         """Wait until a thread is free for a call of *key*. Raises ``Fault`` 429 when too many calls of *key* are
         already waiting."""
         queue = self._waiting.setdefault(key, deque())

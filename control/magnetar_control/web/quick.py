@@ -89,7 +89,7 @@ class Together:
             if run_in is RunIn.EVENT_LOOP:
                 answer = await self._here(alike, handle, request)
             else:
-                answer = await self._turn(self.turnstiles[run_in], alike, first, handle, request)
+                answer = await self._run_limited(self.turnstiles[run_in], alike, first, handle, request)
             answer.content = answer.body()  # made once
             first.set_result((request, answer))
         finally:
@@ -103,8 +103,8 @@ class Together:
         del self._waits[alike]
         return handle(request)
 
-    async def _turn(self, turnstile: Turnstile, alike: Alike, first: PendingAnswer, handle: Handle,
-                    request: Request) -> Answer:
+    async def _run_limited(self, turnstile: Turnstile, alike: Alike, first: PendingAnswer, handle: Handle,
+                           request: Request) -> Answer:
         if previous := self._begun.get(alike):  # while it runs, more of the kind may arrive
             await asyncio.wait((previous,), timeout=PATIENCE)
         async with turnstile.passed():

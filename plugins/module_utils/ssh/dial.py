@@ -61,7 +61,7 @@ class SshDial:
         a new one. *timeout*: in seconds. Raises ``Unreachable``.
         """
         try:
-            return self._kept(timeout) or self._fresh(timeout)
+            return self._open_connection(timeout) or self._fresh(timeout)
         except Unreachable as error:
             unreachable = Unreachable("Cannot reach the agent at %s: %s" % (self._name, error.message), **error.details)
             unreachable.again = error.again
@@ -73,7 +73,7 @@ class SshDial:
             self._login.close()
             self._login = None
 
-    def _kept(self, timeout):
+    def _open_connection(self, timeout):
         """Return a connection over the existing SSH login; ``None`` if there is no login, or it was lost."""
         if self._login is None or not self._login.active:
             return None
@@ -106,13 +106,13 @@ class SshDial:
         """Return the error if sshd did not connect to the agent's socket. *prohibited*: whether sshd reports that its
         settings forbid the connection; if not, a command on the host finds the reason.
         """
-        verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
+        verdict, user = ("forbidden", "") if prohibited else self._find_obstacle(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}
         unreachable = Unreachable(REASONS[verdict] % values)
         unreachable.again = verdict == "silent"
         return unreachable
 
-    def _look(self, timeout):
+    def _find_obstacle(self, timeout):
         """Run a command on the host to find out why the agent's socket is not accessible. Return a key of ``REASONS``
         and the user's name; two empty strings if the command fails.
         """

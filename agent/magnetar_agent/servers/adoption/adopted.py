@@ -78,7 +78,7 @@ def fields_of_foreign_domain(domain: Domain) -> Fields:
     return {"networks": networks, "machine": domain.machine, "virt_type": domain.virt_type}
 
 
-def _kept_fields(document: Document) -> Fields:
+def _fixed_fields(document: Document) -> Fields:
     """Return the fields in the document that stay as they were at the adoption. API responses show the domain's current
     values instead."""
     return {name: document.want[name] for name in SHOWN}
@@ -100,7 +100,7 @@ def complete_adopted(host: LocalHost, want: Fields, document: Document) -> Field
         raise InvalidField("power", "cannot be shelved on a single host; stop the server")
     current = current_fields(document, host.hypervisor.domain(document.id))
     requested = {name: value for name, value in want.items() if name not in Server.passing()}
-    return {**adoption.adopted_server_fields(requested, document.want, current), **_kept_fields(document)}
+    return {**adoption.adopted_server_fields(requested, document.want, current), **_fixed_fields(document)}
 
 
 def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
@@ -108,7 +108,7 @@ def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) 
     ``None`` if it is missing."""
     state = document.state
     current = current_fields(document, domain)
-    have: Fields = {**current, **_kept_fields(document), "adopted": True, "power": MISSING,
+    have: Fields = {**current, **_fixed_fields(document), "adopted": True, "power": MISSING,
                     "recorded_power": document.want["power"],
                     "shown": {name: current[name] for name in ("flavor", "networks", *SHOWN)},
                     "paths": state[adoption.ADOPTED]["disks"],

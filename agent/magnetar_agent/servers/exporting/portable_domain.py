@@ -158,14 +158,14 @@ def _leave_devices(devices: ET.Element) -> Iterator[str]:
     for name, words in HOST_PARTS.items():
         for element in devices.findall(name):
             devices.remove(element)
-            yield f"{words.format(_named(element))} is left out."
+            yield f"{words.format(_element_name(element))} is left out."
     for tpm in devices.findall("tpm"):
         _drop(tpm, "backend/encryption")
         yield ("The guest has a TPM. Its content is not in the export: the guest finds an empty one. Have the recovery "
                "key of disks that the TPM unlocks, such as those of BitLocker, before you start it.")
 
 
-def _named(element: ET.Element) -> str:
+def _element_name(element: ET.Element) -> str:
     """Return the name of *element* (a share, host device or memory device in a domain's XML) for a note to the user."""
     target, address = element.find("target"), element.find("source/address")
     if target is not None and target.get("dir"):

@@ -140,7 +140,7 @@ class Lanes:
             if len(self._answered) > ANSWERED:
                 del self._answered[next(iter(self._answered))]
 
-    def _kept(self, guest_or_pool: str, group: list[CallSlot]) -> int:
+    def _reserved_slots(self, guest_or_pool: str, group: list[CallSlot]) -> int:
         """Return how many free slots (0 or 1) are reserved for other guests or pools than *guest_or_pool*: 1
         while a call in the group hangs, unless *guest_or_pool* has responded recently. *group*: the occupied slots of
         all guests, or of all storage pools."""
@@ -165,14 +165,14 @@ class Lanes:
         if lane not in DELAYABLE:
             return True
         group, most = self._group(lane)
-        return len(group) < most - self._kept(guest_or_pool, group)
+        return len(group) < most - self._reserved_slots(guest_or_pool, group)
 
     def _refuse_if_all_hang(self, lane: Lane, purpose: str, guest_or_pool: str) -> None:
         if lane not in DELAYABLE:
             return
         group, most = self._group(lane)
         hanging = [slot for slot in group if slot.hangs]
-        if not hanging or len(hanging) < most - self._kept(guest_or_pool, group):
+        if not hanging or len(hanging) < most - self._reserved_slots(guest_or_pool, group):
             return
         names = sorted({slot.guest_or_pool for slot in hanging})
         shown = abbreviate_names(names, MOST_NAMES)

@@ -97,13 +97,13 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
             at = volume.put(bytes(room))
             entries = _entry(b".".ljust(11), FOLDER, at, 0) + _entry(b"..".ljust(11), FOLDER, own_cluster, 0)
             volume.write(at, entries + _folder(volume, child, at))
-            folder_entries += _named(name, number, FOLDER, at, 0)
+            folder_entries += _directory_entries(name, number, FOLDER, at, 0)
         elif isinstance(child, bytes):
-            folder_entries += _named(name, number, READ_ONLY, volume.put(child), len(child))
+            folder_entries += _directory_entries(name, number, READ_ONLY, volume.put(child), len(child))
     return folder_entries
 
 
-def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
+def _directory_entries(name: str, number: int, kind: int, at: int, size: int) -> bytes:
     """Return the FAT directory entries of a file or folder: several for the long *name*, and one for a short name
     generated from *number*. *kind*: FAT attributes. *at*: first cluster. *size*: bytes."""
     short = f"F{number:07}".encode().ljust(11)

@@ -189,7 +189,7 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         network=None if source is None else source.get("network"),
         bridge=None if source is None or source.get("network") else source.get("bridge"),
         tag=tags.get(address),
-        place=_place(nic, "pci"),
+        place=_guest_address(nic, "pci"),
         tap=None if target is None else target.get("dev"),
         port=None if port is None else port.get("interfaceid"),
         mtu=0 if mtu is None else int(mtu.get("size", "0")),
@@ -222,7 +222,7 @@ def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
     """Return the NIC for *device*, a PCI device in a domain's XML, if it is a whole network card; otherwise ``None``.
     *tags*: ``{MAC: device tag}``."""
     mac, address = _noted(device)
-    return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
+    return Nic(mac, "", tag=tags.get(mac), place=_guest_address(device, "pci"), device=address, vnic_type=WHOLE,
                managed=device.get("managed") == "yes") if address else None
 
 
@@ -254,11 +254,11 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         boot=None if boot is None else int(boot.get("order", "0")),
         backing=_backing(disk),
         key=_key(disk),
-        place=_place(disk, "" if target is None else target.get("bus", "")),
+        place=_guest_address(disk, "" if target is None else target.get("bus", "")),
     )
 
 
-def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
+def _guest_address(device: ET.Element, bus: str) -> tuple[str, str] | None:
     """Return (bus, address) of *device*, a device in a domain's XML, in the form of Nova's device metadata. The address
     is a PCI address; controller, bus, target and unit for SCSI; bus and unit for IDE and SATA; bus and port for USB.
     ``None`` if it has no address."""

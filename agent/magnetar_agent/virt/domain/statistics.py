@@ -102,7 +102,7 @@ def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> d
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {"virt_type": root.get("type", ""), "uptime": uptime, "cpus": _cpus(stats), "memory": _memory(stats),
             "disks": [{"device": device, **_counters(stats, f"block.{at}.", DISK_COUNTERS, _DISK)}
-                      for at, device in _named(stats, "block")],
+                      for at, device in _indexed_devices(stats, "block")],
             "nics": _nics(root, stats)}
 
 
@@ -121,7 +121,7 @@ def _memory(stats: Mapping[str, Any]) -> dict[str, Any]:
 def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return device, MAC and counters of each NIC in *root*, the domain's XML. Counters that *stats* lacks are
     ``None``."""
-    at = {device: number for number, device in _named(stats, "net")}
+    at = {device: number for number, device in _indexed_devices(stats, "net")}
     nics = []
     for nic in root.iterfind("devices/interface"):
         target, mac = nic.find("target"), nic.find("mac")
@@ -131,7 +131,7 @@ def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     return nics
 
 
-def _named(stats: Mapping[str, Any], group: str) -> list[tuple[int, str]]:
+def _indexed_devices(stats: Mapping[str, Any], group: str) -> list[tuple[int, str]]:
     """Return pairs (index, device name) of the devices of *group* (block or net) in libvirt's *stats*. Devices without
     a name are left out."""
     return [(at, stats[f"{group}.{at}.name"]) for at in range(stats.get(f"{group}.count", 0))

@@ -68,7 +68,7 @@ def _lacking(bridge: str, reason: str) -> IntegrationBridge:
 def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of *bridge* in the table Bridge (one or none) and the rows of the table Open_vSwitch. *database*:
     the socket of Open vSwitch's database."""
-    results = _asked(database, "transact", [
+    results = _json_rpc_result(database, "transact", [
         "Open_vSwitch", {"op": "select", "table": "Bridge", "where": [["name", "==", bridge]],
                          "columns": ["datapath_type"]},
         {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["external_ids"]}])
@@ -95,13 +95,13 @@ def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
     *folder*; empty if the daemon does not respond."""
     for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
-            return [str(_asked(path, question, [])).strip() for question in questions]
+            return [str(_json_rpc_result(path, question, [])).strip() for question in questions]
         except (OSError, ValueError, KeyError):
             continue
     return []
 
 
-def _asked(path: Path, method: str, parameters: list[Any]) -> Any:
+def _json_rpc_result(path: Path, method: str, parameters: list[Any]) -> Any:
     """Return the result of a JSON-RPC call over the unix socket *path*. Raises ``OSError``, or ``ValueError`` if the
     response is an error or malformed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:

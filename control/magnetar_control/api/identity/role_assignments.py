@@ -31,10 +31,10 @@ TARGETS = {"project": "projects/{target}", "domain": "domains/{target}", "system
 def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
     """Return the routes that list, check, add and remove role assignments and implied roles."""
     def given(request: Request, **where: str) -> Document:
-        return render_resources(request, "roles", roles.roles(**_named(request, where)))
+        return render_resources(request, "roles", roles.roles(**_assignment_arguments(request, where)))
 
     def done(request: Request, do: Callable[..., None], **where: str) -> None:
-        do(**_named(request, where))
+        do(**_assignment_arguments(request, where))
 
     def imply(request: Request) -> Document:
         prior, implied = roles.imply(request.params["prior"], request.params["implied"])
@@ -60,7 +60,7 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
     return routes
 
 
-def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
+def _assignment_arguments(request: Request, where: Mapping[str, str]) -> dict[str, str]:
     """Return the keyword arguments that identify a role assignment, which gives a role on a target to an actor:
     *where*, and from the URL target_id, actor_id and role_id (those that the URL contains). *where*: the types of
     target and actor, as {"target": "project", "domain" or "system", "actor": "user" or "group"}."""

@@ -254,7 +254,7 @@ class ResourceRoutes:
         """Return the resources that match the query, in the requested order, and with a link to the next page. A long
         list is sent as a stream."""
         query = ListQuery(self.form, self.resources, request)
-        page = query.page(self._place(request))
+        page = query.page(self._parent_filter(request))
         pieces = self.resources.pieces(request.context, page)
         rows, more = next(pieces), next(pieces, None)
         if more is not None:
@@ -287,7 +287,7 @@ class ResourceRoutes:
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         bodies = body[plural] if many else [self._inner(body)]
-        place = self._place(request)
+        place = self._parent_filter(request)
         made = self.resources.create(request.context, *({**as_named(self.form.body.check(resource_body, name)), **place}
                                                         for resource_body in bodies))
         shown = [self._view(request, row) for row in made]
@@ -307,7 +307,7 @@ class ResourceRoutes:
             self._found(request)
         self.resources.delete(request.context, request.params["id"])
 
-    def _place(self, request: Request) -> Document:
+    def _parent_filter(self, request: Request) -> Document:
         """Return ``{column: id}``, a filter for the resources below the parent resource that the URL names. Return an
         empty dict if the resource type has no parent. Raises ``NotFound`` for an unknown parent."""
         if self.above is None or self.form.above is None:
@@ -316,7 +316,7 @@ class ResourceRoutes:
         return {column: self.above.show(request.context, request.params[column])["id"]}
 
     def _found(self, request: Request) -> Document:
-        place, id = self._place(request), request.params["id"]
+        place, id = self._parent_filter(request), request.params["id"]
         row = self.resources.show(request.context, id)
         if any(row[name] != value for name, value in place.items()):
             words = self.resources.resource.name.replace("_", " ")

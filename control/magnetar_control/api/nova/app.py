@@ -138,7 +138,7 @@ class ComputeApplication(Application):
             return Answer(versions.version_document(ROOTS[head], request.root))
         self.authenticate(request)
         path = self._below(request, head, subpath)
-        call = self._found(request, path, version)
+        call = self._find_call(request, path, version)
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
@@ -157,7 +157,7 @@ class ComputeApplication(Application):
         request.extra["base"] = base
         return "/" + subpath
 
-    def _found(self, request: Request, path: str, version: int) -> Call:
+    def _find_call(self, request: Request, path: str, version: int) -> Call:
         """Find the API operation for the request's method, *path* and microversion, and return it as a ``Call``. For a
         server action, the action's name in the body selects the operation. *version*: the minor version. Raises
         ``NotFound``, ``InvalidRequest``, or ``Fault`` 405."""

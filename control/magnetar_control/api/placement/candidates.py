@@ -45,7 +45,7 @@ class CandidateRoutes:
         minor = int(request.extra["version"][1])
         if minor < 10:
             raise NotFound("This is there from microversion 1.10 on.")
-        candidate_request = _wanted(request.query, minor)
+        candidate_request = _candidates_request(request.query, minor)
         allocation_candidates = list_allocation_candidates(self.placement, candidate_request)
         shown = {provider.id: provider for each in allocation_candidates
                  for provider in (each.root.tree if minor >= 29 else each.providers)}
@@ -54,7 +54,7 @@ class CandidateRoutes:
                                        provider in shown.items()}}
 
 
-def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
+def _candidates_request(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
     """Convert the query *parameters* of GET /allocation_candidates, at microversion 1.*minor*, to a
     ``CandidateRequest``. Raises ``InvalidRequest``."""
     request_values, groups = _sorted(parameters, minor)

@@ -109,7 +109,7 @@ class V1Application:
 
     def handle(self, request: Request) -> Answer:
         """Return the answer to *request*; never raises."""
-        self._named(request)
+        self._set_request_id(request)
         try:
             answer = self._answer(request)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
@@ -120,13 +120,13 @@ class V1Application:
     def refused(self, request: Request, fault: Exception) -> Answer:
         """Override ``Application.refused``: return the answer for the error *fault*, also for a request that fails
         before ``handle`` is called."""
-        self._named(request)
+        self._set_request_id(request)
         error = error_of(fault, request.id)
         headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
         return Answer({"error": {**error.as_dict(), "request_id": request.id}}, error.status,
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
-    def _named(self, request: Request) -> None:
+    def _set_request_id(self, request: Request) -> None:
         """Replace the request's id by the client's header X-Request-Id, if the header has the format of a request id.
         """
         request_id = request.headers.get("x-request-id", "")
@@ -221,18 +221,19 @@ class V1Application:
         allowed, want = check_permissions(parameters), parse_json(request.content)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
-        return self._work(caller, "ensure", driver, key, wait,
-                          lambda operation: driver.ensure(caller, key, want, allowed, dry, operation))
+        return self._run_operation(caller, "ensure", driver, key, wait,
+                                   lambda operation: driver.ensure(caller, key, want, allowed, dry, operation))
 
     def _remove(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         parameters = query_parameters(request, "dry_run", "wait")
-        return self._work(caller, "remove", driver, key, parameters.get("wait", WAIT), lambda operation: driver.ensure(
+        return self._run_operation(caller, "remove", driver, key, parameters.get("wait", WAIT),
+                                   lambda operation: driver.ensure(
             caller, key, None, check_permissions({}), parameters.get("dry_run", False), operation))
 
     def _ensure_many(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
         parameters = query_parameters(request, "dry_run", "wait")
         items = [*check_batch(parse_json(request.content))]
-        return self._work(caller, "ensure", driver, None, parameters.get("wait", WAIT), lambda operation: {
+        return self._run_operation(caller, "ensure", driver, None, parameters.get("wait", WAIT), lambda operation: {
             "results": self._each(caller, driver, items, parameters.get("dry_run", False), operation)})
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
@@ -259,12 +260,12 @@ class V1Application:
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         wait, sent = query_parameters(request, "wait").get("wait",
                                                            WAIT), EventRequest.check(parse_json(request.content))
-        return self._work(caller, str(sent["event"]), driver, key, wait,
-                          lambda operation: events.handle_server_event(caller, driver, key, sent, operation),
-                          subject_of_event(sent))
+        return self._run_operation(caller, str(sent["event"]), driver, key, wait,
+                                   lambda operation: events.handle_server_event(caller, driver, key, sent, operation),
+                                   subject_of_event(sent))
 
-    def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
-              function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
+    def _run_operation(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
+                       function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
         """Run *function* as an operation. Return 200 with its result, or 202 with a description of the operation if the
         operation takes longer than *wait* seconds. *action*, *driver* (the resource type), *key* and *subject* (the
         name of a resource that the action creates, such as an image) describe the operation. Raises the errors of

@@ -151,7 +151,7 @@ class ProjectOperations(Operations):
                 f"{waiting} operations of the project wait, for servers or for their turn, which is all that may at "
                 "once. Ask again when some have ended.", headers={"Retry-After": AGAIN})
         if isinstance(operation, ProjectOperation):
-            operation.gives_way = partial(self._giving_way, operation.project)
+            operation.gives_way = partial(self._not_counted, operation.project)
         return super().begin(operation, function, stream)
 
     def stop(self, operation: Operation) -> None:
@@ -208,7 +208,7 @@ class ProjectOperations(Operations):
         _less(self._busy, project)
 
     @contextlib.contextmanager
-    def _giving_way(self, project: str | None) -> Iterator[None]:
+    def _not_counted(self, project: str | None) -> Iterator[None]:
         """In this context, do not count an operation of *project*, which waits (for a server, a volume or a lock), as
         running, so that another operation can run. At the end, wait until the operation may run again."""
         with self._turns:

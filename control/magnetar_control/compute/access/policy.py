@@ -100,7 +100,7 @@ class Policy:
         user = context.user_id if user_id is None else user_id
         key = (rule, context.roles, context.project_id, context.user_id, project, user, context.scope,
                context.for_user)
-        self._look()
+        self._reload_changed_files()
         decision = self._decided.get(key)
         if decision is None:
             if rule not in POLICIES and rule != ADMIN:
@@ -112,7 +112,7 @@ class Policy:
                 self._decided[key] = decision
         return decision
 
-    def _look(self) -> None:
+    def _reload_changed_files(self) -> None:
         """Read the policy files again if they have changed, but check for changes only every ``RECHECK_INTERVAL``
         seconds. If a file is invalid, log the error and continue with the previous rules."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < RECHECK_INTERVAL:

@@ -54,18 +54,18 @@ def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator
             continue  # it only sizes the network of build_near_host_ip
         if by is not None and by not in settings.enabled_filters:
             yield f"{name} is followed by the filter {by}, which is off (setting enabled_filters)"
-        elif name in NOBODY and not _read_by_own(settings):
+        elif name in NOBODY and not _may_read_any_hint(settings):
             yield f"{name}: {NOBODY[name]}"
 
 
 def _unknown_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     """Yield the name of each hint that neither Nova nor an additional filter or weigher of the operator knows."""
-    if not _read_by_own(settings):
+    if not _may_read_any_hint(settings):
         known_hints = {*FOLLOWED, *NOBODY, *NOTES, "group"}
         yield from (name[:80] for name in _valued_hints(hints) if name not in known_hints)
 
 
-def _read_by_own(settings: Settings) -> bool:
+def _may_read_any_hint(settings: Settings) -> bool:
     """Return whether the operator has added filters or weighers. Such filters and weighers may read any hint, so it is
     unknown whether a hint has an effect."""
     return bool(settings.weighers) or not _KNOWN.issuperset(settings.enabled_filters)

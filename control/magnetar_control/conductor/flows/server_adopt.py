@@ -32,10 +32,10 @@ def run_adoption(work: RunningAction) -> None:
     the host's agent record the domain as a server. If the agent refuses, undo the adoption."""
     host = work.action.host or work.server.host
     try:
-        _check_wanted(work, host)
+        _check_still_possible(work, host)
         with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host}):
             columns = _adopt_on(work, host)
-            _check_wanted(work, host)
+            _check_still_possible(work, host)
     except HostDown as error:
         if not retry_later(work):
             _undo_adoption(work, host, error)
@@ -45,7 +45,7 @@ def run_adoption(work: RunningAction) -> None:
         work.done(**columns)
 
 
-def _check_wanted(work: RunningAction, host: str) -> None:
+def _check_still_possible(work: RunningAction, host: str) -> None:
     """Raise ``Conflict`` if the adoption must not continue: the server was deleted meanwhile, or it has no claim on
     *host* any more. In the second case, an earlier attempt was undoing the adoption, which ends with the release of the
     claims."""

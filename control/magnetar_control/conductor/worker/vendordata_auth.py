@@ -95,14 +95,14 @@ class VendordataAuth:
     def _password(self) -> dict[str, Any]:
         if not self._options.keys() & {"user_id", "username"}:
             raise _wrong("username", "is missing: who asks; or user_id")
-        user = {**self._named("user", "user_id", "username"), "password": self._secret("password_file")}
+        user = {**self._identity_reference("user", "user_id", "username"), "password": self._secret("password_file")}
         return {"identity": {"methods": ["password"], "password": {"user": user}}, "scope": self._scope()}
 
     def _credential(self) -> dict[str, Any]:
         options, name = self._options, "application_credential_name"
         credential = {"id": options["application_credential_id"]} if "application_credential_id" in options else {
             "name": self._needed(name, "or application_credential_id says which one"),
-            "user": self._named("user", "user_id", "username")}
+            "user": self._identity_reference("user", "user_id", "username")}
         credential["secret"] = self._secret("application_credential_secret_file")
         return {"identity": {"methods": ["application_credential"], "application_credential": credential}}
 
@@ -119,12 +119,12 @@ class VendordataAuth:
             return {"domain": {"id": options["domain_id"]} if "domain_id" in options
                     else {"name": options["domain_name"]}}
         if kind == "project":
-            return {"project": self._named("project", "project_id", "project_name")}
+            return {"project": self._identity_reference("project", "project_id", "project_name")}
         if options["system_scope"] != "all":
             raise _wrong("system_scope", f"must be all, and is {options['system_scope'][:40]!r}")
         return {"system": {"all": True}}
 
-    def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
+    def _identity_reference(self, kind: str, id: str, name: str) -> dict[str, Any]:
         """Return the JSON object that identifies a user or project in a Keystone request. *kind*: ``user`` or
         ``project``. *id*, *name*: names of options. If the option *id* is set, the object contains its value, otherwise
         the value of the option *name* and the domain. Raises ``InvalidSettings``."""

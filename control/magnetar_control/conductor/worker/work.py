@@ -310,14 +310,15 @@ class RunningAction:
             if values is not None:
                 values.update({name: value for name, value in columns.items() if name not in values})
             elif columns:
-                servers.update_server_progress(connection, self.id, self._own(connection, columns), **columns)
+                servers.update_server_progress(connection, self.id, self._replaceable_states(connection, columns),
+                                               **columns)
             yield connection
             self.notifications.write(connection, self.server)
         self.notifications.written()
         del self._deferred[:len(deferred)]
         self._deferred_columns.clear()
 
-    def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def _replaceable_states(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the task_states that may be replaced when *values* are written to the server's row: the task_states of
         this action. Return an empty tuple if *values* set the task_state and an action that overtakes this one, such as
         a deletion, is queued, because the present task_state may belong to that action."""
@@ -339,7 +340,7 @@ class RunningAction:
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self.confirm_lease(connection)
         self.server = cast("ServerRow", servers.update_progress_returning(
-            connection, self.id, self._own(connection, values), **values))
+            connection, self.id, self._replaceable_states(connection, values), **values))
         self.database.notify(connection, servers.SERVERS_CHANGED)
 
     def defer(self, **values: Any) -> None:
@@ -427,7 +428,8 @@ class RunningAction:
                 if values and self.rule.task == servers.DELETING:
                     servers.update_server_row(connection, self.id, **values)
                 elif values:
-                    servers.update_server_progress(connection, self.id, self._own(connection, values), **values)
+                    servers.update_server_progress(connection, self.id, self._replaceable_states(connection, values),
+                                                   **values)
                 for write in self.end_writes:
                     write(connection)
                 self.database.notify(connection, servers.SERVERS_CHANGED)

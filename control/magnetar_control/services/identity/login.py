@@ -105,7 +105,7 @@ class Authentication:
         password = user.get("password")
         if not isinstance(password, str):
             raise InvalidRequest("auth.identity.password.user.password must be text.")
-        row = self._named(tables.users, user, "auth.identity.password.user")
+        row = self._find_referenced_row(tables.users, user, "auth.identity.password.user")
         self.account = row["id"] if row else str(user.get("id") or user.get("name"))
         self.secrets.append((password, row["password"] if row else None))
         return row
@@ -136,8 +136,8 @@ class Authentication:
         if "id" in credentials:
             condition = columns.id == TEXT.check(credentials["id"], "application_credential.id")
         else:
-            user = self._named(tables.users, _part(credentials, "user", "application_credential"),
-                               "application_credential.user")
+            user = self._find_referenced_row(tables.users, _part(credentials, "user", "application_credential"),
+                                             "application_credential.user")
             condition = (columns.user_id == (user["id"] if user else "")) & (
                 columns.name == TEXT.check(credentials.get("name"), "application_credential.name"))
         row = self.connection.execute(select(tables.credentials).where(condition)).mappings().first()
@@ -178,7 +178,7 @@ class Authentication:
         table = {"project": tables.projects, "domain": tables.domains}.get(kind)
         if table is None:
             raise InvalidRequest(f"auth.scope names {kind!r}; it may name project, domain, system or {TRUST}.")
-        row = self._named(table, _part(scope, kind, "auth.scope"), f"auth.scope.{kind}")
+        row = self._find_referenced_row(table, _part(scope, kind, "auth.scope"), f"auth.scope.{kind}")
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
@@ -223,7 +223,7 @@ class Authentication:
                                   "for one.")
         return kind, id, target["epoch"]
 
-    def _named(self, table: Table, reference: Any, where: str) -> Row | None:
+    def _find_referenced_row(self, table: Table, reference: Any, where: str) -> Row | None:
         """Return the row, with its domain, that *reference* identifies: an object {id}, or {name, domain}. ``None`` if
         there is no such row. *where*: the path of *reference* in the request, for errors."""
         if "id" in reference:

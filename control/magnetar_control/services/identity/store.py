@@ -196,7 +196,7 @@ def _make_region(connection: Connection, resource: IdentityResource, body: Mappi
                                                                REGION_ID.check(body["region"], "region")))
 
 
-def _place(connection: Connection, values: Document) -> None:
+def _set_domain(connection: Connection, values: Document) -> None:
     """Set the domain of a new project to the domain of the project's parent. *values*: the columns of the new project.
     Raises ``InvalidRequest`` if the parent is unknown or in another domain than the requested one, and ``Forbidden`` if
     projects would be nested too deeply."""
@@ -224,7 +224,7 @@ def complete_identity_values(connection: Connection, resource: IdentityResource,
             raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
 
     if row is None and resource.name == "project" and values["parent_id"]:
-        _place(connection, values)
+        _set_domain(connection, values)
     if row is None and resource.name in ("project", "user", "group"):
         values["domain_id"] = values["domain_id"] or DEFAULT
     for field, table in resource.references.items():

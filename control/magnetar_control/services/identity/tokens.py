@@ -125,7 +125,7 @@ class Tokens:
     def find(self, token: str) -> Token | None:
         """Return the valid ``Token`` with the text *token*; ``None`` if the token is not valid."""
         if time.monotonic() >= self._look_at:
-            self.database.retried(self._look)
+            self.database.retried(self._clear_stale_cache)
         known_token = self._known.get(token)
         if known_token is None:
             known_token = self.database.retried(lambda: self._look_up(token))
@@ -177,7 +177,7 @@ class Tokens:
             raise LookupError("the identity service has no signing key: bootstrap was not run")
         return sign_claims(claims, key["id"], base64.b64decode(key["secret"]))
 
-    def _look(self) -> None:
+    def _clear_stale_cache(self) -> None:
         """Clear the cache if another process has changed an identity table since the last check."""
         with self.database.read() as connection:
             number = connection.execute(select(tables.revision.c.number)).scalar() or 0

@@ -179,7 +179,8 @@ class EmbeddedImages:
                 empty = "block_device_mapping" in image["properties"]
                 if image["owner"] is not None:
                     chunks = quotas.Share(self.database, self.quota, id, image["owner"]).of(chunks, size)
-                signed = SignedUpload(image, self.keys, _owner(image)) if self.keys and is_signed(image) else None
+                signed = SignedUpload(image, self.keys,
+                                      _owner_context(image)) if self.keys and is_signed(image) else None
                 taken = self.files.write(part, signed.seen(chunks) if signed else chunks, image["disk_format"], empty,
                                          is_encrypted(image))
                 if signed:
@@ -273,7 +274,7 @@ class EmbeddedImages:
             images.update_image_row(connection, id, values, status)
 
 
-def _owner(image: Document) -> Context:
+def _owner_context(image: Document) -> Context:
     """Return a context for the project that owns *image*, to read the certificate of its signature from the key
     manager."""
     return Context("", image["owner"])

@@ -132,7 +132,7 @@ def restore_backup(worker: Worker, row: Row) -> Document:
     if volume is None:
         raise Conflict(f"Volume {asked['volume_id']} was deleted before the backup was restored to it.")
     want: Document = {"reimage": {"backup": row["id"], "request": asked["request"]}}
-    host = volume["host"] or _place(worker, row, volume)
+    host = volume["host"] or _choose_host(worker, row, volume)
     if asked["is_new"]:
         if volume["encryption_key_id"] and worker.reach.keys and stored_backup_key(worker.reach.keys, row["id"]):
             worker.reach.keys.create_key(volume["encryption_key_id"], key_id(row["id"]))
@@ -147,7 +147,7 @@ def restore_backup(worker: Worker, row: Row) -> Document:
     return {"status": "available", "restore": None}
 
 
-def _place(worker: Worker, backup: Row, volume: Row) -> str:
+def _choose_host(worker: Worker, backup: Row, volume: Row) -> str:
     """Choose the host for a new *volume* that *backup* is restored to, and return the name of the host. The host must
     be up, reach the backup, and have the volume's pool. The choice is saved before anything is created on the host.
     Raises ``Unreachable`` if there is no such host."""

@@ -174,11 +174,11 @@ class EmbeddedVolumes:
         values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
                       multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
                       encryption_key_id=key_id(id) if chosen and chosen.encryption else None)
-        self._place(context, values, chosen, self._near(context, fields.get("hints") or {}))
+        self._set_host(context, values, chosen, self._near(context, fields.get("hints") or {}))
         return values, chosen
 
-    def _place(self, context: Context, values: Document, chosen: VolumeType | None,
-               near: Callable[[str], bool] | None) -> None:
+    def _set_host(self, context: Context, values: Document, chosen: VolumeType | None,
+                  near: Callable[[str], bool] | None) -> None:
         """Choose the host of a new volume, and set it in its columns *values*; a copy gets no host here, because it is
         created on the host of its source. If the volume's type *chosen* allows several pools, also set the pool.
         *near*: the result of ``_near`` (returns whether the scheduler hints allow a host). Raises ``InvalidRequest``.

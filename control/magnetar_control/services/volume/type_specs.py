@@ -95,7 +95,7 @@ def unfulfilled_capabilities(specs: Mapping[str, str], capabilities: Mapping[str
             continue  # read elsewhere, or for a driver
         elif key not in capabilities:
             yield f"{name}={text}, and no pool says {key} of itself"
-        elif not _is_as_asked(key, text, capabilities):
+        elif not _matches_spec(key, text, capabilities):
             yield f"{name}={text}, and {key} is {_text(capabilities[key])}"
 
 
@@ -108,7 +108,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _is_as_asked(key: str, text: str, capabilities: Mapping[str, Any]) -> bool:
+def _matches_spec(key: str, text: str, capabilities: Mapping[str, Any]) -> bool:
     """Return whether the capability *key* in *capabilities* matches *text*, the value of an extra spec. A boolean
     matches only the operator ``<is>``. For the capability volume_backend_name, the name of the pool matches too."""
     value = capabilities[key]

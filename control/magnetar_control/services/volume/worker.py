@@ -166,7 +166,7 @@ class Worker:
 
     def _do(self, table: Table, row: Row) -> None:
         try:
-            with self._kept(table, row):
+            with self._renewed_lease(table, row):
                 row = self._on_living_host(table, row)
                 new_values = TASKS[table.name, row["task"]](self, row)
         except StillMoving:
@@ -189,7 +189,7 @@ class Worker:
                     TASKS[table.name, "delete"](self, {**row, "host": (new_values or {}).get("host") or row["host"]})
 
     @contextlib.contextmanager
-    def _kept(self, table: Table, row: Row) -> Iterator[None]:
+    def _renewed_lease(self, table: Table, row: Row) -> Iterator[None]:
         """Renew this worker's lease (its right to execute the task of *row*) until the ``with`` block ends. The lease
         is renewed even if the deletion of the volume is requested meanwhile, because the deletion must wait for the end
         of the running task."""

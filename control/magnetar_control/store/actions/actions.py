@@ -141,7 +141,7 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
     first check for queued actions is skipped.
     """
     statements = _statements(database.kind)
-    moment, until = _own(database, "clock"), _own(database, "until", LEASE)
+    moment, until = _time_parameters(database, "clock"), _time_parameters(database, "until", LEASE)
     with database.read() as connection:  # usually there is nothing to do, and reading locks nothing
         if not likely and statements.any.first(connection, moment) is None:
             return Batch([], more=False)
@@ -171,7 +171,7 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
 def seconds_until_due(database: Database) -> float | None:
     """Return the seconds until the next delayed action in the queue may start; ``None`` if no action is delayed."""
     with database.read() as connection:
-        due_at, now = connection.execute(_statements(database.kind).due_at, _own(database, "clock")).one()
+        due_at, now = connection.execute(_statements(database.kind).due_at, _time_parameters(database, "clock")).one()
     return None if due_at is None else max(
         0.0, (datetime.fromisoformat(due_at) - datetime.fromisoformat(now)).total_seconds())
 
@@ -183,7 +183,7 @@ def free_action_slots(database: Database, connection: Connection, places: Collec
     if kind not in limits:
         return Counter(dict.fromkeys(places, sys.maxsize))
     running = connection.execute(_statements(database.kind).at_hosts, {
-        **_own(database, "clock"), "places": list(places), "kind": kind})
+        **_time_parameters(database, "clock"), "places": list(places), "kind": kind})
     slots = Counter(dict.fromkeys(places, limits[kind]))
     slots.subtract({row.host: row.running for row in running})
     return slots
@@ -193,13 +193,13 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
                            new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
     """Insert the actions *new* as running actions that the conductor *holder* has leased, without queueing them. *new*:
     the column values of each action; each action must be for a different server. Return the rows of the actions."""
-    mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
+    mine = {"by": holder, "state": "running", "attempts": 1, **_time_parameters(database, "until", LEASE)}
     inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
                                      [{**values, **mine} for values in new])
     return [ActionRow.of_values(row._mapping) for row in inserted]  # noqa: SLF001 - SQLAlchemy's name
 
 
-def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
+def _time_parameters(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
     """Return the parameters that pass the present time to an SQL statement: {*name*: time *plus* seconds from now} for
     SQLite, and {} for PostgreSQL, where the statements use the clock of the database."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}

@@ -119,6 +119,6 @@ def test_logs_that_change_their_names_while_they_are_looked_for(
         return log
 
     monkeypatch.setattr(found, "_opened", opened)
-    texts = [Path(f"/proc/self/fd/{log}").read_text() for log in found._look()]
+    texts = [Path(f"/proc/self/fd/{log}").read_text() for log in found._open_log_files()]
     found.close()
     assert texts == ["new\n", "old\n"] and not found._open

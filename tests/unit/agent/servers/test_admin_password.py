@@ -42,7 +42,7 @@ def is_set(host: Host, id: str, password: str = SECRET, user: str = "root") -> N
 
 def looked(host: Host, id: str) -> None:
     host.settled()
-    host.agent.admin_passwords._look(id)
+    host.agent.admin_passwords._set_waiting_password(id)
 
 
 def test_it_is_set_when_the_agent_comes_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,7 +193,7 @@ def test_a_guest_that_opens_and_closes_its_channel_is_not_looked_at_each_time(
     setter, id, looks, told = host.agent.admin_passwords, made(host), [], []
     eventually(lambda: setter._pending[id].looked)
     monkeypatch.setattr(admin_password, "SOON", 60.0)
-    monkeypatch.setattr(setter, "_look", looks.append)
+    monkeypatch.setattr(setter, "_set_waiting_password", looks.append)
     monkeypatch.setattr(host.agent.host.changes, "tell", told.append)
     for _time in range(100):
         host.fake.agent_comes_up(id)
@@ -387,13 +387,13 @@ def test_what_cannot_be_typed_is_not_tried(host: Host, password: str) -> None:
 def test_no_thread_turns_while_nobody_waits(host: Host) -> None:
     """Neither servers without such a password nor those that wait for their agent are looked at again and again."""
     setter, rounds = host.agent.admin_passwords, [0]
-    look = setter._look
+    look = setter._set_waiting_password
 
     def counted(id: str) -> None:
         rounds[0] += 1
         look(id)
 
-    setter._look = counted  # type: ignore[method-assign]
+    setter._set_waiting_password = counted  # type: ignore[method-assign]
     for number in range(5):
         host.ensure("server", f"idle{number}", {"flavor": SMALL, "admin_pass": SECRET})
     id = made(host)

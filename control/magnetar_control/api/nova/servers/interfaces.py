@@ -24,7 +24,7 @@ FIELDS = Fields(
 ONE = FIELDS.one("interfaceAttachment")
 
 
-def _wanted(call: Call) -> dict[str, Any]:
+def _nic_arguments(call: Call) -> dict[str, Any]:
     """Return the keyword arguments of the function that attaches the NIC, from the body: network_id and address of a
     new port, or port_id of an existing port, and the tag of the NIC."""
     want = (call.body or {}).get("interfaceAttachment") or {}
@@ -40,6 +40,6 @@ _row = operation_factory("servers.os-interface", "/servers/{server_id}/os-interf
 OPERATIONS = (
     _row("GET", "", "list", interfaces.list_server_nics, shown=FIELDS.many("interfaceAttachments"), strict=102),
     _row("GET", "/{id}", "show", interfaces.show_server_nic, shown=ONE, strict=102),
-    _row("POST", "", "create", interfaces.attach_nic, body=BODY, given=_wanted, shown=ONE, waits=True),
+    _row("POST", "", "create", interfaces.attach_nic, body=BODY, given=_nic_arguments, shown=ONE, waits=True),
     _row("DELETE", "/{id}", "delete", interfaces.detach_nic, status=202),
 )

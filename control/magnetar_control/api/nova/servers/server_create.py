@@ -29,7 +29,7 @@ CHARACTERS = "".join(sorted({*string.ascii_letters, *string.digits} - {*"0O1lI"}
 BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), "OS-SCH-HNT:scheduler_hints": Hints()})
 
 
-def _wanted(call: Call) -> NewServers:
+def _requested_servers(call: Call) -> NewServers:
     """Return the request for new servers that the body describes. Raises ``InvalidField`` or ``InvalidRequest``."""
     server = call.body["server"]
     if call.at(ApiChange.NETWORKS_REQUIRED) and "networks" not in server:
@@ -80,5 +80,5 @@ def new_password() -> str:
 
 OPERATIONS = (
     ApiOperation(method="POST", path="/servers", name="servers.create", use=server_create.create_servers, body=BODY,
-                 status=202, given=lambda call: {"new_servers": _wanted(call)}, shown=_answer),
+                 status=202, given=lambda call: {"new_servers": _requested_servers(call)}, shown=_answer),
 )

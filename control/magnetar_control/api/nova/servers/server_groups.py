@@ -42,7 +42,7 @@ def _page(call: Call) -> dict[str, Any]:
             "all_projects": "all_projects" in call.query}
 
 
-def _wanted(call: Call) -> dict[str, Any]:
+def _group_arguments(call: Call) -> dict[str, Any]:
     want = call.body
     if want.get("policies") == []:
         raise InvalidField("server_group.policies", "must have exactly one policy")
@@ -56,7 +56,7 @@ OPERATIONS = (
          strict=75, query={
         "all_projects": Query(value=Anything()), "limit": Query(value=Limit()), "offset": Query(value=Limit())}),
     _row("POST", "", "create", server_groups.create_server_group, body=Wrapped("server_group", FIELDS.body("create")),
-         given=_wanted, shown=ONE),
+         given=_group_arguments, shown=ONE),
     _row("GET", "/{id}", "show", server_groups.show_server_group, shown=ONE, strict=102),
     _row("DELETE", "/{id}", "delete", server_groups.delete_server_group, status=204),
 )

@@ -39,7 +39,7 @@ def _page(call: Call, attachments: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {"volumeAttachments": View(call, FIELDS).documents(attachments[begin:begin + count])}
 
 
-def _wanted(call: Call) -> dict[str, Any]:
+def _attach_arguments(call: Call) -> dict[str, Any]:
     want = call.body
     return {"volume_id": want["volumeId"], "device": want.get("device"), "tag": want.get("tag"),
             "delete_on_termination": bool(want.get("delete_on_termination")),
@@ -79,7 +79,7 @@ OPERATIONS = (
     _row("GET", "", "list", volume_attachments.list_volume_attachments, shown=_page, strict=75,
          query={"limit": Query(value=Limit()), "offset": Query(value=Limit())}),
     _row("POST", "", "create", volume_attachments.attach_server_volume, body=Wrapped("volumeAttachment", CREATE),
-         given=_wanted, shown=_attached),
+         given=_attach_arguments, shown=_attached),
     _row("GET", "/{id}", "show", volume_attachments.show_volume_attachment, shown=FIELDS.one("volumeAttachment")),
     _row("PUT", "/{id}", "update", volume_attachments.update_volume_attachment, handler=_change,
          body=Wrapped("volumeAttachment", UPDATE), status=202),

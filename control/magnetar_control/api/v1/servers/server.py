@@ -187,7 +187,7 @@ class CloudServers(CloudDriver):
             if place is None:
                 raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
             if "migrate" in action_keys:
-                _check_place(caller, want, have, place)
+                _check_host(caller, want, have, place)
         own_addresses = {nic["address"] for nic in have["networks"]}
         added = [action.args for action in actions if action.key == "attach_interface"]
         nics = [requested_network(args["wish"], args["at"], own_addresses) for args in added]
@@ -302,7 +302,7 @@ class CloudServers(CloudDriver):
         return self.make(caller, new, operation)
 
 
-def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
+def _check_host(caller: Caller, want: Document, have: Document, place: HostView) -> None:
     """Check that the server *have* can move to *place*, a host that may be in another cell. Do nothing if *place* is in
     the server's cell. If the move is impossible, raise an error with the reason."""
     target = find_server_target(caller, have["id"])
@@ -338,7 +338,7 @@ class _ServerChange(CloudChange):
         has created the server and the build has failed, remove the server and raise the error."""
         if have is None:
             return super().run(None)
-        keys = [] if self.dry_run else self._asked(have["id"])
+        keys = [] if self.dry_run else self._earlier_actions(have["id"])
         if "create" in keys and have["_vm_state"] == power.ERROR and not have["_launched"]:
             raise self.driver.unmade(self.caller, self.driver.row(self.caller, have["id"]), self.operation)
         result = super().run(have)
@@ -349,7 +349,7 @@ class _ServerChange(CloudChange):
         return self.result([record_step(self.kind, have["name"]), *steps],
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
-    def _asked(self, id: str) -> list[str]:
+    def _earlier_actions(self, id: str) -> list[str]:
         """Return the names (such as ``resize``) of the actions that an earlier request with the same request id has
         queued for the server *id*; an empty list if that request has queued none, or the server is gone."""
         located_server = locate_server(self.caller, id)

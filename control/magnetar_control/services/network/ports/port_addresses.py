@@ -44,7 +44,7 @@ def change_port_addresses(connection: Connection, server_id: str, network_id: st
 
 
 def _with_one_more(connection: Connection, port: RowMapping) -> list[str]:
-    if len(_have(connection, port)) >= MOST:
+    if len(_addresses_of_port(connection, port)) >= MOST:
         raise InvalidRequest(f"Port {port['id']} has {MOST} addresses already, the most that a port can have.")
     choices = [subnet for subnet in subnets_of(connection, [port["network_id"]])[port["network_id"]]
                if not ipam.by_itself(subnet)]
@@ -53,7 +53,7 @@ def _with_one_more(connection: Connection, port: RowMapping) -> list[str]:
 
 
 def _without(connection: Connection, port: RowMapping, address: str) -> list[str]:
-    have = _have(connection, port)
+    have = _addresses_of_port(connection, port)
     if len(have) == 1:  # OVN would let the guest send from any address
         raise InvalidRequest(f"{address} is the last address of port {port['id']}. Detach the NIC: openstack server "
                              "remove port.")
@@ -65,7 +65,7 @@ def _without(connection: Connection, port: RowMapping, address: str) -> list[str
     return [f"port/{port['id']}", *routers]
 
 
-def _have(connection: Connection, port: RowMapping) -> dict[str, str]:
+def _addresses_of_port(connection: Connection, port: RowMapping) -> dict[str, str]:
     """Return the addresses of a port: {address: subnet id}."""
     return {row.ip_address: row.subnet_id for row in connection.execute(select(
         *addresses.c["ip_address", "subnet_id"]).where(addresses.c.port_id == port["id"]))}

@@ -174,7 +174,7 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
-    subnet, port = _place(connection, context, wish)
+    subnet, port = _interface_subnet(connection, context, wish)
     network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"]).with_for_update(
         read=True)).mappings().one()  # it does not become external meanwhile
     if network["project_id"] != context.project_id and not context.is_admin:
@@ -207,7 +207,7 @@ def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
             "network_id": subnet["network_id"], "subnet_id": subnet["id"], "subnet_ids": [subnet["id"]]}
 
 
-def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
+def _interface_subnet(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
     """Return (row of the subnet, port id) for a new router interface. *wish*: {subnet_id} or {port_id}; for a subnet
     the returned port id is ``None``. A named port must be free and belong to the caller's project; it is locked until
     the transaction ends. Raises ``NotFound``, ``Conflict``, ``InvalidRequest``."""

@@ -71,8 +71,8 @@ def create_default_rule_row(has_engine: bool, connection: Connection, context: C
     the rule. If the rule refers to a group, this group must be shared with all projects."""
     check_rule_values(has_engine, values)
     advisory_lock(connection, "default security group rules")
-    _check_named(connection, "security_group", values)
-    _check_named(connection, "address_group", values)
+    _lock_referenced_group(connection, "security_group", values)
+    _lock_referenced_group(connection, "address_group", values)
     column = default_security_group_rules.c
     same_values = [_anywhere(values) if name == "remote_ip_prefix" else column[name].is_not_distinct_from(values[name])
                    for name in SAME]
@@ -92,7 +92,7 @@ def _anywhere(values: Mapping[str, Any]) -> Any:
     return column == prefix
 
 
-def _check_named(connection: Connection, kind: str, values: Document) -> None:
+def _lock_referenced_group(connection: Connection, kind: str, values: Document) -> None:
     """Lock the group that a default rule with *values* refers to, if any. *kind*: security_group or address_group.
     Raises ``InvalidField`` unless the group is shared with all projects."""
     field = {"security_group": "remote_group_id", "address_group": "remote_address_group_id"}[kind]

@@ -247,7 +247,7 @@ def create_group_rule_row(has_engine: bool, connection: Connection, context: Con
     insert_resource_row(connection, security_group_rules, values)
 
 
-def _owner(connection: Connection, context: Context, values: Document) -> str:
+def _project_of_group(connection: Connection, context: Context, values: Document) -> str:
     """Return the project that owns a new rule with *values*: the project of its security group."""
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
@@ -274,7 +274,7 @@ def rule_resource(has_engine: bool) -> NetworkResource:
     *has_engine*: whether there is a network engine (OVN); if so, it must support the rules."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
-        create=partial(create_group_rule_row, has_engine), owner=_owner,
+        create=partial(create_group_rule_row, has_engine), owner=_project_of_group,
         units=lambda _connection, row, _values: [f"group/{row['security_group_id']}"],
         defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})
 
