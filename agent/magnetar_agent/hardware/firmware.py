@@ -16,9 +16,9 @@ class Firmware(NamedTuple):
     secure: bool
 
 
-def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], place: Path) -> Firmware | None:
+def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], folder: Path) -> Firmware | None:
     """Return the UEFI firmware of a server with these *hardware* fields; ``None`` for BIOS. *machine*: the server's
-    machine type. *host*: the fields of the API's ``host`` resource. *place*: the server's folder.
+    machine type. *host*: the fields of the API's ``host`` resource. *folder*: the server's folder.
 
     With secure boot, the file of variables is ``uefi.secure``. It contains the keys that secure boot needs.
     """
@@ -27,4 +27,4 @@ def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str,
     secure_boot = hardware.get("secure_boot")
     secure = secure_boot == "required" or (secure_boot == "optional" and "q35" in machine
                                            and bool(host.get("secure_boot")))
-    return Firmware(place / ("uefi.secure" if secure else "uefi"), secure)
+    return Firmware(folder / ("uefi.secure" if secure else "uefi"), secure)

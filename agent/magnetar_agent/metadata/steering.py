@@ -107,12 +107,12 @@ class Steering:
 @dataclass(frozen=True)
 class SteeredTap:
     """A tap device whose guest can use the metadata service. *index*: its interface index. *number*: the argument of
-    ``tap_addresses``. *gate*: the MAC of the service on the tap's bridge. *switched*: the tap's name if it is in Open
-    vSwitch, otherwise empty."""
+    ``tap_addresses``. *service_mac*: the MAC of the service on the tap's bridge. *switched*: the tap's name if it is in
+    Open vSwitch, otherwise empty."""
 
     index: int
     number: int
-    gate: str
+    service_mac: str
     switched: str = ""
 
 
@@ -120,7 +120,7 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
     """Return input for ``nft`` that replaces the table of family bridge by rules for *taps*, which are on kernel
     bridges. *names*: has the table's name. *seal*: the secret source MAC that the rules give to guests' requests, so
     that the service recognises requests that have passed the rules."""
-    steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
+    steered = [(tap.index, *tap_addresses(tap.number), tap.service_mac) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
         (f"arp operation request arp daddr ip {to[0]} accept", "arp operation reply accept"),
@@ -133,7 +133,8 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
     return "\n".join((
         _without("bridge", names.table), f"table bridge {names.table} {{",
         _set("set taps", "iface_index", (str(index) for index, *_rest in steered)),
-        _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in steered)),
+        _set("map gate", "iface_index : ether_addr",
+             (f"{index} : {service_mac}" for index, _four, _six, service_mac in steered)),
         _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in steered)),
         _set("map own6", "iface_index : ipv6_addr", (f"{index} : {six}" for index, _four, six, _gate in steered)),
         _set("set back", "ipv4_addr . iface_index", (f"{four} . {index}" for index, four, _six, _gate in steered)),
@@ -166,14 +167,15 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
         device, (four, six) = f"{names.device}{tap.index}", tap_addresses(tap.number)
         to, back = f'fwd to "{device}"', f'fwd to "{tap.switched}"'
         request_rules = (f"tcp flags & (syn | ack) == syn limit rate over {RATE}/second burst {BURST} packets drop",
-                         f"ether saddr set {seal} ether daddr set {tap.gate}")
+                         f"ether saddr set {seal} ether daddr set {tap.service_mac}")
         lines += [
             f"chain of_{tap.index} {{", *request_rules, f"ip daddr {ADDRESS} ip daddr set {four} {to}",
             f"ip6 daddr {ADDRESS6} ip6 daddr set {six} {to}", "drop", "}",
             f'chain from_{tap.index} {{ type filter hook ingress device "{tap.switched}" priority -300; policy accept;',
-            f"arp operation request arp daddr ip {ADDRESS} {to}", f"arp operation reply ether daddr {tap.gate} {to}",
+            f"arp operation request arp daddr ip {ADDRESS} {to}",
+            f"arp operation reply ether daddr {tap.service_mac} {to}",
             f"icmpv6 type nd-neighbor-solicit {target} {to}",
-            f"icmpv6 type nd-neighbor-advert ether daddr {tap.gate} {to}",
+            f"icmpv6 type nd-neighbor-advert ether daddr {tap.service_mac} {to}",
             f"ip daddr {ADDRESS} tcp dport {PORT} goto of_{tap.index}",
             f"ip6 daddr {ADDRESS6} tcp dport {PORT} goto of_{tap.index}", "}",
             f'chain to_{tap.index} {{ type filter hook ingress device "{device}" priority -300; policy drop;',

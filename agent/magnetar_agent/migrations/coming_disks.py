@@ -120,13 +120,13 @@ def prepare_target_disks(host: LocalHost, document: Document, server: Document, 
     return present
 
 
-def _bytes_by_file(place: Path, want: Fields, files: Sequence[str], states: Fields) -> Fields:
+def _bytes_by_file(folder: Path, want: Fields, files: Sequence[str], states: Fields) -> Fields:
     names = {check_file_name(name) for name in files}
-    for path in place.iterdir():
+    for path in folder.iterdir():
         if path.name.removesuffix(NOTE).removesuffix(PART) not in {*names, disk_owner.FILE} and (
                 path.is_symlink() or not path.is_dir()):
             path.unlink()
-    return {name: bytes_present(place / name, states.get(name), is_linked(want, name)) for name in sorted(names)}
+    return {name: bytes_present(folder / name, states.get(name), is_linked(want, name)) for name in sorted(names)}
 
 
 def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields], key: DiskKey | None) -> None:

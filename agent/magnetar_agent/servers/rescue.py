@@ -172,14 +172,14 @@ def _drop(task: Task) -> None:
     image_links.unlink_image(place, PREFIX)
 
 
-def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
+def rescue_disks(state: Fields, folder: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
     """Return the boot disks of a server that is rescued in the default mode: the rescue disk, then *root*, its root
-    disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *place*: the server's
+    disk. If the rescue image is a CD, *root* comes first. *state*: the server's state fields. *folder*: the server's
     folder. *key*: the key to encrypt the rescue disk with; ``None`` for no encryption."""
     made = state["rescue"]
     if made["iso"]:
-        return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
-    return [Disk(place / DISK, "vda", backing=_backing(made, place), key=key),
+        return [root, Disk(folder / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
+    return [Disk(folder / DISK, "vda", backing=_backing(made, folder), key=key),
             replace(root, target="vdb", bus="virtio")]
 
 
@@ -189,14 +189,14 @@ def rescue_drive_name(state: Fields, usual: str) -> str:
     return DRIVE if state["rescue"].get("drive") else usual
 
 
-def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
+def stable_rescue_disk(state: Fields, folder: Path, key: DiskKey | None) -> Disk:
     """Return the rescue disk of a server that is rescued in stable device mode: an additional disk that boots first.
-    *state*: the server's state fields. *place*: the server's folder. *key*: the key of an encrypted disk."""
+    *state*: the server's state fields. *folder*: the server's folder. *key*: the key of an encrypted disk."""
     made = state["rescue"]
     if made["iso"]:
-        return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
+        return Disk(folder / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
     device = "floppy" if made["device"] == "floppy" else "disk"
-    return Disk(place / DISK, made["target"], device=device, bus=made["bus"], backing=_backing(made, place), boot=1,
+    return Disk(folder / DISK, made["target"], device=device, bus=made["bus"], backing=_backing(made, folder), boot=1,
                 key=key)
 
 
@@ -238,8 +238,8 @@ def _format(made: Fields) -> str:
     return "qcow2" if made["format"] == "qcow2" else "raw"
 
 
-def _backing(made: Fields, place: Path) -> Backing:
-    return Backing(place / (PREFIX + "base"), _format(made))
+def _backing(made: Fields, folder: Path) -> Backing:
+    return Backing(folder / (PREFIX + "base"), _format(made))
 
 
 def rescue_boot(state: Fields) -> tuple[str, dict[str, Any]]:

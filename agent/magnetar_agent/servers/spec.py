@@ -127,13 +127,13 @@ def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None
     return host.hypervisor.integration_bridge(host.settings.integration_bridge) if ports else None
 
 
-def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
+def root_backing(want: Fields, state: Fields, folder: Path) -> Backing | None:
     """Return the backing file of the qcow2 root disk, a hard link to the image's content; ``None`` if the root disk has
-    no backing file. *want*, *state*: desired fields and state fields of the server. *place*: the server's folder."""
+    no backing file. *want*, *state*: desired fields and state fields of the server. *folder*: the server's folder."""
     base = state.get("base")
     if base is None or base["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or base.get("encrypted"):
         return None
-    return Backing(place / "base", base["format"])
+    return Backing(folder / "base", base["format"])
 
 
 def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
@@ -256,21 +256,21 @@ def _spice(host: LocalHost) -> bool:
     return host.settings.spice
 
 
-def _own_disk(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
-    """Return the server's disk *file* (root, ephemeral or swap disk) with the device name *target*. *place*: the
+def _own_disk(host: LocalHost, document: Document, folder: Path, file: str, target: str) -> Disk:
+    """Return the server's disk *file* (root, ephemeral or swap disk) with the device name *target*. *folder*: the
     server's folder, which is part of the disk's path even for an RBD image."""
     if rbd_images.uses_rbd_images(document.want):
-        return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
+        return Disk(folder / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
     on_block_device = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
-    return Disk(place / file, target, own_disks.own_disk_format(document.want, file), block_device=on_block_device)
+    return Disk(folder / file, target, own_disks.own_disk_format(document.want, file), block_device=on_block_device)
 
 
-def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list[Disk]:
+def _disks(host: LocalHost, document: Document, folder: Path, root: Disk) -> list[Disk]:
     want, key = document.want, encryption.named_disk_key(document)
-    disks = [replace(_own_disk(host, document, place, disk.file, disk.device), key=key)
+    disks = [replace(_own_disk(host, document, folder, disk.file, disk.device), key=key)
              for disk in disk_layout.adjust_disk_names(document, blank_disks_of_server(want))]
     if document.state.get("iso"):
-        disks.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
+        disks.append(Disk(folder / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(server_hardware(want), disk) for disk in disks)]
 
 

@@ -66,16 +66,16 @@ def disks(task: Task) -> None:
     disk_owner.record_disks(host, document)
 
 
-def _hold(task: Task, place: Path) -> None:
-    """Create hard links to the image's content in *place*, the server's folder, so that the content stays available
+def _hold(task: Task, folder: Path) -> None:
+    """Create hard links to the image's content in *folder*, the server's folder, so that the content stays available
     after the image is removed. Existing links are not replaced, because the image may have new content now."""
     document, id = task.document, task.document.want["image"]
     base = document.state.get("base")
-    if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
+    if base and (_holds(document, base, folder) or task.host.documents.get("image", id) is None):
         return
-    if base is None and not (place / "disk").exists():
-        image_links.unlink_image(place)  # a crash left it before its content was noted
-    linked_image = image_links.link_image(task.host, id, place)
+    if base is None and not (folder / "disk").exists():
+        image_links.unlink_image(folder)  # a crash left it before its content was noted
+    linked_image = image_links.link_image(task.host, id, folder)
     document.state.update(image_name=linked_image["name"], iso=linked_image["iso"])
     document.state[shutdown.FIELD] = linked_image[shutdown.FIELD]
     if linked_image["boot"]:
@@ -83,36 +83,36 @@ def _hold(task: Task, place: Path) -> None:
     document.state["base"] = {name: linked_image[name] for name in ("image", "format", "virtual_size", "encrypted",
                                                                     "digest")
                               if name != "encrypted" or linked_image[name]}
-    task.note(place)
+    task.note(folder)
 
 
-def _holds(document: Document, base: Fields, place: Path) -> bool:
-    """Return whether *place*, the server's folder, contains the content of the server's image, as the file ``base`` or
+def _holds(document: Document, base: Fields, folder: Path) -> bool:
+    """Return whether *folder*, the server's folder, contains the content of the server's image, as the file ``base`` or
     ``kernel`` or copied into the root disk. *base*: the state field ``base``, which describes the content."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
-    base_path = place / ("kernel" if base["format"] == "aki" else "base")
-    return bool(copied and (place / "disk").exists()) or base_path.exists()
+    base_path = folder / ("kernel" if base["format"] == "aki" else "base")
+    return bool(copied and (folder / "disk").exists()) or base_path.exists()
 
 
-def _root(task: Task, place: Path, key: DiskKey | None) -> int:
-    """Create the root disk in *place*, the server's folder, and return its size in bytes. *key*: the key to encrypt the
-    disk with; ``None`` for no encryption."""
+def _root(task: Task, folder: Path, key: DiskKey | None) -> int:
+    """Create the root disk in *folder*, the server's folder, and return its size in bytes. *key*: the key to encrypt
+    the disk with; ``None`` for no encryption."""
     want = task.document.want
     size = want["flavor"]["disk"] * GIB
     base_note = task.document.state.get("base")
     if base_note is None or base_note["format"] in ("iso", "aki"):
         own_disks.make_own_disk(task, "disk", size or MIB, key=key)
         return int(size or MIB)
-    base = place / "base"
+    base = folder / "base"
     size = max(size, base_note["virtual_size"])
-    if backing := spec.root_backing(want, task.document.state, place):
+    if backing := spec.root_backing(want, task.document.state, folder):
         own_disks.make_own_disk(task, "disk", size, backing=backing, key=key)
         return int(size)
     own_disks.copy_image(task, base, base_note["format"], size, key)
     base.unlink(missing_ok=True)
-    sync_folder(place)
+    sync_folder(folder)
     return int(size)
 
 

@@ -88,11 +88,11 @@ def _parameter_text(host: str, name: str, value: Any) -> str:
     return str(value)
 
 
-def _check_parameter_name(place: str, name: str) -> None:
+def _check_parameter_name(where: str, name: str) -> None:
     if not PARAMETER_NAME.fullmatch(name):
-        raise InvalidSettings(f"{place} must have the name of a parameter of the agent, such as ip.")
+        raise InvalidSettings(f"{where} must have the name of a parameter of the agent, such as ip.")
     if name in OWN:
-        raise InvalidSettings(f"{place} is set by Magnetar; remove it.")
+        raise InvalidSettings(f"{where} is set by Magnetar; remove it.")
 
 
 def read_device_secrets(device: FenceDevice) -> dict[str, str]:
@@ -123,16 +123,16 @@ def read_device_secrets(device: FenceDevice) -> dict[str, str]:
     return _parse_secrets(text, place)
 
 
-def _parse_secrets(text: str, place: str) -> dict[str, str]:
+def _parse_secrets(text: str, file_name: str) -> dict[str, str]:
     """Return {NAME: VALUE} from the lines NAME=VALUE of *text*. Empty lines and lines that begin with # are ignored.
-    *place*: the name of the file, for errors. Raises ``InvalidSettings``."""
+    *file_name*: the name of the file, for errors. Raises ``InvalidSettings``."""
     secrets = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not value.isprintable():
-            raise InvalidSettings(f"{place}: line {number} must be NAME=VALUE.")
-        _check_parameter_name(f"{place}: line {number}", name.strip())
+            raise InvalidSettings(f"{file_name}: line {number} must be NAME=VALUE.")
+        _check_parameter_name(f"{file_name}: line {number}", name.strip())
         secrets[name.strip()] = value
     return secrets

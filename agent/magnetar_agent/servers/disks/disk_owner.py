@@ -199,10 +199,10 @@ def _record(host: LocalHost, document: Document, owner: str) -> Fields:
             "want": {name: document.want[name] for name in WANTED}}
 
 
-def _read(place: Path) -> Any:
-    """Return the content of ``owner.json`` (owner and facts of the disks) in the server's folder *place*; ``None`` if
+def _read(folder: Path) -> Any:
+    """Return the content of ``owner.json`` (owner and facts of the disks) in the server's *folder*; ``None`` if
     there is none. Raises ``Conflict`` if it cannot be read."""
-    path = place / FILE
+    path = folder / FILE
     try:
         record = json.loads(path.read_bytes())
         return record if record["owner"] and record["state"] is not None else None
@@ -213,16 +213,16 @@ def _read(place: Path) -> Any:
                        "remove it if the server runs nowhere.") from error
 
 
-def _create(place: Path, record: Fields) -> Any:
+def _create(folder: Path, record: Fields) -> Any:
     """Write *record* (owner and facts of the server's disks) into a new file ``owner.json`` in the server's folder
-    *place*, unless another host has written that file before. Return the file's content afterwards."""
-    write_once(place / FILE, json.dumps(record).encode())
-    return _read(place)
+    *folder*, unless another host has written that file before. Return the file's content afterwards."""
+    write_once(folder / FILE, json.dumps(record).encode())
+    return _read(folder)
 
 
-def _write(place: Path, record: Fields) -> None:
+def _write(folder: Path, record: Fields) -> None:
     try:
-        write_atomically(place / FILE, json.dumps(record).encode())
+        write_atomically(folder / FILE, json.dumps(record).encode())
     except OSError as error:
-        raise Conflict(f"{place / FILE}, which says which host may use the disks, cannot be written: {error.strerror}. "
-                       "Look at the shared storage, then repeat the call.") from error
+        raise Conflict(f"{folder / FILE}, which says which host may use the disks, cannot be written: "
+                       f"{error.strerror}. Look at the shared storage, then repeat the call.") from error

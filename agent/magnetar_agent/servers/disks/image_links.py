@@ -74,8 +74,8 @@ def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[t
             yield name, part
 
 
-def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
-    """Create hard links in the folder *place* to the content of the image with the uuid *id*, and of its kernel and
+def link_image(host: LocalHost, id: str, folder: Path, prefix: str = "") -> dict[str, Any]:
+    """Create hard links in *folder* to the content of the image with the uuid *id*, and of its kernel and
     ramdisk. The links' names begin with *prefix*.
 
     Return a dict: ``image`` (uuid), ``name``, ``format``, ``virtual_size``, ``digest`` (SHA-256), ``iso``,
@@ -85,9 +85,9 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
     if image is None:
         raise Conflict("The image was removed while the server was made. Register it again, then repeat the call.")
     content, format = importing.content_of(image)
-    link_file(content, place / (prefix + ("kernel" if format == "aki" else "base")))
+    link_file(content, folder / (prefix + ("kernel" if format == "aki" else "base")))
     for name, part in _parts(host, image):
-        link_file(importing.content_by_id(host, part.id)[0], place / (prefix + name))
+        link_file(importing.content_by_id(host, part.id)[0], folder / (prefix + name))
     boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
             "encrypted": is_encrypted(image.want), "digest": content.name,
@@ -97,10 +97,10 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
             else None}
 
 
-def unlink_image(place: Path, prefix: str = "") -> None:
-    """Remove the links that ``link_image`` created in the folder *place* with this *prefix*."""
+def unlink_image(folder: Path, prefix: str = "") -> None:
+    """Remove the links that ``link_image`` created in *folder* with this *prefix*."""
     for part in PARTS:
-        (place / (prefix + part)).unlink(missing_ok=True)
+        (folder / (prefix + part)).unlink(missing_ok=True)
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -353,9 +353,9 @@ class ListQuery:
             self.given.setdefault(name, []).append(value)
         self._fields = frozenset(self.given.get("fields", ()))
 
-    def page(self, place: Mapping[str, str]) -> Page:
-        """Return the filters, sort keys, limit and marker of the query as a ``Page``. *place*: additional filters,
-        {column: value}, such as the id of the parent resource in the URL.
+    def page(self, parent_filter: Mapping[str, str]) -> Page:
+        """Return the filters, sort keys, limit and marker of the query as a ``Page``. *parent_filter*: additional
+        filters, {column: value}, such as the id of the parent resource in the URL.
 
         Raises ``InvalidRequest`` for an unknown parameter.
         """
@@ -366,7 +366,7 @@ class ListQuery:
             limit = COUNT.check(self.given.get("limit", ["0"])[-1], "limit")
         except InvalidField as error:
             raise InvalidRequest(error.message, type="BadRequest") from None
-        filters = {**self._filters(), **{name: [value] for name, value in place.items()}}
+        filters = {**self._filters(), **{name: [value] for name, value in parent_filter.items()}}
         return Page(filters=filters, sort=sort, limit=limit, marker=self.given.get("marker", [None])[-1])
 
     def _filters(self) -> dict[str, list[Any]]:

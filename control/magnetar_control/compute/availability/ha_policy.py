@@ -73,9 +73,9 @@ def server_ha_policy(settings: Settings, server: ServerRow) -> HaPolicy:
     return HaPolicy(policy, USUAL_PRIORITY if priority is None else int(priority), tuple(problems))
 
 
-def _valid(values: Mapping[str, str], key: str, place: str, problems: list[str]) -> str | None:
+def _valid(values: Mapping[str, str], key: str, source: str, problems: list[str]) -> str | None:
     """Return the evacuation policy or priority under *key* in *values*; ``None`` if it is missing or malformed. For a
-    malformed value, append a text to *problems*. *place*: the source of *values* (metadata or extra spec), for this
+    malformed value, append a text to *problems*. *source*: the source of *values* (metadata or extra spec), for this
     text."""
     value = values.get(key)
     if value is None:
@@ -83,5 +83,5 @@ def _valid(values: Mapping[str, str], key: str, place: str, problems: list[str])
     is_policy = key in (HA, FLAVOR_HA)
     if value in POLICIES if is_policy else PRIORITY.fullmatch(value):
         return value
-    problems.append(f"{place} {key} {POLICY_RULE if is_policy else PRIORITY_RULE}, and is {value[:40]!r}")
+    problems.append(f"{source} {key} {POLICY_RULE if is_policy else PRIORITY_RULE}, and is {value[:40]!r}")
     return None

@@ -61,12 +61,12 @@ def _swap(work: RunningAction, attachment: VolumeOfServer) -> None:
     volumes.detached(args["attachment_id"], work.confirm_lease)
 
 
-def _swap_on_host(work: RunningAction, place: str) -> str:
+def _swap_on_host(work: RunningAction, volume_host: str) -> str:
     """Have the server's agent copy the old volume to the new one and switch the guest to it. Return the device name.
-    *place*: the host that stores the new volume. During the copy, the worker thread is available to other actions. The
-    copy is cancelled when the server is deleted, or after the setting ``action_timeout``."""
+    *volume_host*: the host that stores the new volume. During the copy, the worker thread is available to other
+    actions. The copy is cancelled when the server is deleted, or after the setting ``action_timeout``."""
     with work.conductor.slots.resting((work.database.name, work.action.id)), \
-            agents_of_volume(work, work.server.host, place) as (server_agent, volume_agent):
+            agents_of_volume(work, work.server.host, volume_host) as (server_agent, volume_agent):
         def cancel(operation: str) -> None:
             with suppress(Conflict, NotFound):  # it has ended meanwhile
                 server_agent.client.cancel(operation)

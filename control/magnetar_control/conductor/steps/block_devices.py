@@ -120,9 +120,9 @@ def _device_name(attachment: VolumeOfServer) -> Document:
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
 
-def _wrong_host(attachment: VolumeOfServer, place: str) -> WrongHost:
+def _wrong_host(attachment: VolumeOfServer, volume_host: str) -> WrongHost:
     return WrongHost(
-        f"The root disk of the server, volume {attachment['volume_id']}, lies on host {place}; the server can "
+        f"The root disk of the server, volume {attachment['volume_id']}, lies on host {volume_host}; the server can "
                      "be on that host only.")
 
 
@@ -390,7 +390,7 @@ def disconnect_volume(work: RunningAction, host: str | None, id: str) -> None:
                                         progress=work.progress)
 
 
-def agents_of_volume(work: RunningAction, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return a context manager that yields the agents of two hosts: of *host*, which has the server, and of *place*,
-    the name of the host that stores the volume. Raises ``HostDown`` if an agent does not answer."""
-    return work.sides(host, place, f"host {host} or of {place}, which has the volume,")
+def agents_of_volume(work: RunningAction, host: str, volume_host: str) -> AbstractContextManager[tuple[Side, Side]]:
+    """Return a context manager that yields the agents of two hosts: of *host*, which has the server, and of
+    *volume_host*, the name of the host that stores the volume. Raises ``HostDown`` if an agent does not answer."""
+    return work.sides(host, volume_host, f"host {host} or of {volume_host}, which has the volume,")

@@ -15,11 +15,11 @@ from magnetar_core.errors import Conflict
 log = logging.getLogger(__name__)
 
 
-def must_move(work: RunningAction, attachment: VolumeOfServer, place: str, host: str) -> bool:
+def must_move(work: RunningAction, attachment: VolumeOfServer, volume_host: str, host: str) -> bool:
     """Return whether *host*, which has the server, must become the host that stores the volume. The answer is ``False``
-    if *place*, the storing host now, is *host* already. Otherwise it is ``True`` if the volume is the root disk, or
-    *place* is down."""
-    return place != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(place))
+    if *volume_host*, the storing host now, is *host* already. Otherwise it is ``True`` if the volume is the root disk,
+    or *volume_host* is down."""
+    return volume_host != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(volume_host))
 
 
 def bring_volume(work: RunningAction, attachment: VolumeOfServer, host: str) -> str:

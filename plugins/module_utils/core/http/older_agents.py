@@ -22,14 +22,14 @@ MOST = 50
 
 def send_without_unknown_fields(resource_type: str, want: Document, error: MagnetarError,
                                 send: Callable[[Document], Document],
-                                place: str) -> Document:
+                                agent: str) -> Document:
     """Repeat a request without the fields that an agent of an older release does not know, and return its answer.
     *resource_type*, *want*: the resource type and the desired fields. *error*: the refusal of the first request.
-    *send*: sends a document and returns the answer. *place*: the agent, for messages. Raises ``NotSupported`` if such a
+    *send*: sends a document and returns the answer. *agent*: the agent, for messages. Raises ``NotSupported`` if such a
     field has a value other than its default, and *error* if the refusal has another reason.
     """
     for _time in range(MOST):
-        shorter = without_unknown_field(resource_type, want, error, place)
+        shorter = without_unknown_field(resource_type, want, error, agent)
         if shorter is None:
             raise error
         want = shorter
@@ -41,7 +41,7 @@ def send_without_unknown_fields(resource_type: str, want: Document, error: Magne
 
 
 def send_items_without_unknown_fields(resource_type: str, items: Sequence[Document], answer: Document,
-                                      send: Callable[[Sequence[Document]], Document], place: str) -> Document:
+                                      send: Callable[[Sequence[Document]], Document], agent: str) -> Document:
     """Repeat those *items* of a batch request that an agent refused because of an unknown field, without this field.
     Return *answer*, the answer of the first request, with the new results. Other parameters: as in
     ``send_without_unknown_fields``.
@@ -50,7 +50,7 @@ def send_items_without_unknown_fields(resource_type: str, items: Sequence[Docume
     for _time in range(MOST):
         again = []
         for at, result in enumerate(results):
-            shorter = _shorter_item(resource_type, items[at], result, place)
+            shorter = _shorter_item(resource_type, items[at], result, agent)
             if shorter is not None:
                 items[at] = shorter
                 again.append(at)
@@ -61,7 +61,7 @@ def send_items_without_unknown_fields(resource_type: str, items: Sequence[Docume
     return dict(answer, results=results)
 
 
-def _shorter_item(resource_type: str, item: Document, result: Document, place: str) -> Optional[Document]:
+def _shorter_item(resource_type: str, item: Document, result: Document, agent: str) -> Optional[Document]:
     """Return a copy of the batch *item* without the field that the agent refused as unknown in *result*, or ``None`` if
     the agent refused no field as unknown. If the field has a value that cannot be omitted, return ``None`` and replace
     the error in *result*.
@@ -69,16 +69,16 @@ def _shorter_item(resource_type: str, item: Document, result: Document, place: s
     if "error" not in result or not item.get("want"):
         return None
     try:
-        want = without_unknown_field(resource_type, item["want"], error_from_dict(result["error"]), place)
+        want = without_unknown_field(resource_type, item["want"], error_from_dict(result["error"]), agent)
     except NotSupported as error:
         result["error"] = error.as_dict()
         return None
     return None if want is None else dict(item, want=want)
 
 
-def without_unknown_field(resource_type: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
+def without_unknown_field(resource_type: str, want: Document, error: MagnetarError, agent: str) -> Optional[Document]:
     """Return a copy of *want*, the desired fields, without the field that the agent refused as unknown with *error*.
-    Return ``None`` if *error* has another reason, or this release does not know the field either. *place*: the agent,
+    Return ``None`` if *error* has another reason, or this release does not know the field either. *agent*: the agent,
     for messages. Raises ``NotSupported`` if the field has a value other than its default.
     """
     path = str(error.details.get("field") or "")
@@ -92,7 +92,7 @@ def without_unknown_field(resource_type: str, want: Document, error: MagnetarErr
     if value not in (None, [], {}, "") and value != field.default:
         raise NotSupported(
             "%s: the agent %s is of an earlier release, which does not know this field. Upgrade that agent, or choose "
-            "another host." % (path, place), field=path, endpoint=place) from error
+            "another host." % (path, agent), field=path, endpoint=agent) from error
     shorter: Document = _without(want, parts)
     return shorter
 

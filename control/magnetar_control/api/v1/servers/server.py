@@ -302,16 +302,17 @@ class CloudServers(CloudDriver):
         return self.make(caller, new, operation)
 
 
-def _check_host(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server *have* can move to *place*, a host that may be in another cell. Do nothing if *place* is in
-    the server's cell. If the move is impossible, raise an error with the reason."""
+def _check_host(caller: Caller, want: Document, have: Document, new_host: HostView) -> None:
+    """Check that the server *have* can move to *new_host*, a host that may be in another cell. Do nothing if *new_host*
+    is in the server's cell. If the move is impossible, raise an error with the reason."""
     target = find_server_target(caller, have["id"])
-    if not server_actions.is_other_cell(caller, target, place):
+    if not server_actions.is_other_cell(caller, target, new_host):
         return
-    server_actions.check_cell_change(caller, target, place)
+    server_actions.check_cell_change(caller, target, new_host)
     if want["power"] != power.OFF and not have.get("allow_reboot"):
-        raise Conflict(f"host: {place.name} is in another cell than server {want['name']!r}, where no guest goes while "
-                       "it runs. Stop it first; or, in this API, ?allow_reboot=true has it stopped, moved and started.",
+        raise Conflict(f"host: {new_host.name} is in another cell than server {want['name']!r}, where no guest goes "
+                       "while it runs. Stop it first; or, in this API, ?allow_reboot=true has it stopped, moved and "
+                       "started.",
                        fields=["host"])
 
 
