@@ -71,7 +71,7 @@ class AsgiServer:
         self.apart = {RunIn.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait")}
         self.health = FairThreads("health", HEALTH, HEALTH_SHARE, HEALTH_WAITING)
         self.logins = FairThreads("login", LOGINS, LOGIN_SHARE, LOGINS_WAITING)
-        self.kept = BufferedBytes()
+        self.buffered = BufferedBytes()
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
@@ -124,7 +124,7 @@ class AsgiServer:
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
-        slot, share = scope.get("state", {}).get("slot"), self.kept.share(request.address)
+        slot, share = scope.get("state", {}).get("slot"), self.buffered.share(request.address)
         try:
             answer = await self._answer(application, request, receive, (slot, share), refused)
             if slot is not None and request.context is None:

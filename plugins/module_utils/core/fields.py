@@ -39,16 +39,16 @@ class Field:
     the field. *aliases*: further names in modules. *secret*: logs, diffs and Ansible output do not show the value.
     *default*: the value of an omitted field at creation. *required*: the field must be set at creation.
     ``compared=False``: the field only says how to create the resource, so a different value is no change.
-    ``kept=False``: agents use the value during the request only, and do not store it.
+    ``stored=False``: agents use the value during the request only, and do not store it.
     """
 
     def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
                  secret: bool = False, option: Union[str, bool, None] = None, aliases: Iterable[str] = (),
-                 sample: Any = None, compared: bool = True, kept: bool = True) -> None:
+                 sample: Any = None, compared: bool = True, stored: bool = True) -> None:
         self.value, self.doc, self.on = value, doc, frozenset(on.split())
         self.required, self.default, self.secret = required, default, secret
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
-        self.compared, self.kept = compared, kept
+        self.compared, self.stored = compared, stored
         self.settable = bool(self.on & SETTABLE)
         #: Settable at creation only.
         self.fixed = CREATE in self.on and UPDATE not in self.on
@@ -208,7 +208,7 @@ class Kind:
         cls._by_operation = _Fields.by_operation(cls.fields)
         cls._settable = tuple(f for f in cls.fields if f.settable)
         cls._secrets = frozenset(f.name for f in cls.fields if f.secret)
-        cls._passing = frozenset(f.name for f in cls.fields if not f.kept)
+        cls._passing = frozenset(f.name for f in cls.fields if not f.stored)
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
@@ -285,6 +285,6 @@ class Kind:
     @classmethod
     def passing(cls) -> frozenset[str]:
         """Return the names of fields whose values are used only during a request, and not stored
-        (``Field(kept=False)``).
+        (``Field(stored=False)``).
         """
         return cls._passing

@@ -62,10 +62,10 @@ class Operation:
         self.error: Optional[dict[str, Any]] = None
         #: The exception of the function; the HTTP layer raises it again for a caller that waited.
         self.exception: Optional[Exception] = None
-        #: Inputs that only the work needs and that are not stored (``fields.Field.kept``).
+        #: Inputs that only the work needs and that are not stored (``fields.Field.stored``).
         self.given: dict[str, Any] = {}
         #: Whether the operation stays in the list after its end.
-        self.kept = True
+        self.listed = True
         #: Whether, in a cloud, only the user who requested it may see it, because its result has a secret.
         self.private = False
         self._waits = False
@@ -176,12 +176,12 @@ class Operation:
 
 
 class Operations:
-    """The operations of an agent: at most *workers* that run at the same time, and the last *kept* that have ended.
-    While operations only wait for other work (``Operation.waiting``), up to ``WAITING`` further ones run in their
-    place. *threads*: a thread pool to use instead of new ones.
+    """The operations of an agent: at most *workers* that run at the same time, and the last *max_ended* that have
+    ended. While operations only wait for other work (``Operation.waiting``), up to ``WAITING`` further ones run in
+    their place. *threads*: a thread pool to use instead of new ones.
     """
 
-    def __init__(self, workers: int, kept: int = MOST_ENDED, threads: Optional[ThreadPoolExecutor] = None) -> None:
+    def __init__(self, workers: int, max_ended: int = MOST_ENDED, threads: Optional[ThreadPoolExecutor] = None) -> None:
         self._shared = threads is not None
         self._pool = threads or ThreadPoolExecutor(workers + WAITING, thread_name_prefix="operation")
         self._places, self._waiting_places = workers, threading.BoundedSemaphore(WAITING)
@@ -190,7 +190,7 @@ class Operations:
         self._streams = threads or ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self._running: OrderedDict[str, Operation] = OrderedDict()
         self._ended: OrderedDict[str, Operation] = OrderedDict()
-        self._kept = kept
+        self._max_ended = max_ended
         self._lock = threading.Lock()
         self._listeners: list[Callable[[Operation], None]] = []
         self._closed = self._given_up = False
@@ -265,9 +265,9 @@ class Operations:
     def _file(self, operation: Operation) -> None:
         with self._lock:
             self._running.pop(operation.id, None)
-            if operation.kept:
+            if operation.listed:
                 self._ended[operation.id] = operation
-            while len(self._ended) > self._kept:
+            while len(self._ended) > self._max_ended:
                 self._ended.popitem(last=False)
             listeners = tuple(self._listeners)
         for listener in listeners:
@@ -277,7 +277,7 @@ class Operations:
         """Remove *operation*, which has ended, from the list of operations, after its caller has received the result.
         """
         with self._lock:
-            operation.kept = False
+            operation.listed = False
             self._ended.pop(operation.id, None)
 
     def get(self, id: str) -> Operation:
@@ -285,8 +285,9 @@ class Operations:
         with self._lock:
             operation = self._running.get(id) or self._ended.get(id)
         if operation is None:
-            raise NotFound(f"There is no operation {id}. The agent keeps those that run and the last {self._kept} that "
-                           "ended since it started; look at the resource itself.", kind="operation", key=id)
+            raise NotFound(f"There is no operation {id}. The agent keeps those that run and the last "
+                           f"{self._max_ended} that ended since it started; look at the resource itself.",
+                           kind="operation", key=id)
         return operation
 
     def list(self) -> list[Operation]:

@@ -245,7 +245,7 @@ class V1Application:
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
-            part.kept = False
+            part.listed = False
             started.append(self.parts.begin(part, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
                 caller, key, want, allowed, dry, operation)))
         outcomes = []

@@ -37,7 +37,7 @@ class ActionRow(ShownAction):
     cancel: bool
 
     #: The arguments of the action's flow, which may add entries: each use decodes a new copy.
-    args = DocumentColumn[dict[str, Any]](kept=False)
+    args = DocumentColumn[dict[str, Any]](cached=False)
 
 
 class StoppedAction(SelectedRow):
@@ -53,7 +53,7 @@ class StoppedAction(SelectedRow):
     host: str | None
     message: str
 
-    args = DocumentColumn[dict[str, Any]](kept=False)
+    args = DocumentColumn[dict[str, Any]](cached=False)
 
 
 class ActionEvent(SelectedRow):

@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 class DocumentColumn(Generic[T]):
     """A descriptor for a column with JSON text. Reading the attribute decodes the text; null is ``None``. *column*: the
-    name of the column, if it differs from the attribute's name. *kept*: whether the row caches the decoded document;
+    name of the column, if it differs from the attribute's name. *cached*: whether the row caches the decoded document;
     false for large documents of rows that stay in memory."""
 
-    def __init__(self, column: str = "", *, kept: bool = True) -> None:
-        self.column, self.kept = column, kept
+    def __init__(self, column: str = "", *, cached: bool = True) -> None:
+        self.column, self.cached = column, cached
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self.name, self.column = name, self.column or name
@@ -35,13 +35,13 @@ class DocumentColumn(Generic[T]):
     def __get__(self, row: StoredRow, owner: type) -> T: ...
 
     def __get__(self, row: StoredRow | None, owner: type) -> Any:
-        """Return the decoded document. With ``kept``, also store the document in the row's ``__dict__``, where Python
+        """Return the decoded document. With ``cached``, also store the document in the row's ``__dict__``, where Python
         finds it next time without calling this method."""
         if row is None:
             return self
         text = getattr(row.stored, self.column)
         document = None if text is None else orjson.loads(text)
-        if self.kept:
+        if self.cached:
             row.__dict__[self.name] = document
         return document
 

@@ -155,9 +155,9 @@ class HostRow(HealthHost):
     cell_disabled: bool
 
     #: The resource ``host`` of its agent.
-    info = DocumentColumn[Mapping[str, Any]](kept=False)
+    info = DocumentColumn[Mapping[str, Any]](cached=False)
     #: The traits that an operator has set.
-    own_traits = DocumentColumn[Sequence[str]](kept=False)
+    own_traits = DocumentColumn[Sequence[str]](cached=False)
 
     @property
     def totals(self) -> Amounts:

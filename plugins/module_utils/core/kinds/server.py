@@ -211,7 +211,7 @@ class Server(Resource):
     tpm_secret = Field(DISK_KEY, "From a cloud: the key that encrypts the content of its TPM. The host keeps it where "
                        "tpm_secret_security is host, otherwise only until the guest has started.",
                        default=None,
-                       on="create update", secret=True, option=False, compared=False, kept=False)
+                       on="create update", secret=True, option=False, compared=False, stored=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
                      aliases=("meta",), sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])

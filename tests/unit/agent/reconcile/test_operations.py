@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def operations() -> Iterator[Operations]:
-    found = Operations(2, kept=5)
+    found = Operations(2, max_ended=5)
     yield found
     found.close()
 

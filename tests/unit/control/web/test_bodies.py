@@ -113,16 +113,16 @@ def test_a_body_that_does_not_come_ends(port: int, clients: contextlib.ExitStack
 
 def test_one_address_has_so_many_bytes(port: int, clients: contextlib.ExitStack, server: AsgiServer) -> None:
     """Bodies that do not end, of anybody; what is refused is given back, and others are served."""
-    most = server.kept.of_address = 3 << 20
+    most = server.buffered.of_address = 3 << 20
     slow = [begun(clients, port, "/anyone", 1 << 20, (1 << 20) - 1) for _time in range(3)]
-    while server.kept.addresses.total() < most - 3:
+    while server.buffered.addresses.total() < most - 3:
         time.sleep(0.01)
     status, content, later = answered(begun(clients, port, "/anyone", 1 << 20, 1 << 20))
     assert status == 429 and later == "10" and b"127.0.0.1 has" in content
     for client in slow:
         client.sendall(b"a")
         assert answered(client)[0] == 200
-    while server.kept.addresses.total():
+    while server.buffered.addresses.total():
         time.sleep(0.01)
     assert answered(begun(clients, port, "/anyone", 1 << 20, 1 << 20))[0] == 200
 
@@ -143,16 +143,16 @@ def test_who_does_not_read_is_ended(port: int, clients: contextlib.ExitStack, se
                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers are counted meanwhile."""
     monkeypatch.setattr(stalled, "WINDOW", 1.5)
-    server.kept.of_address = LONG
+    server.buffered.of_address = LONG
     client = clients.enter_context(socket.create_connection(("127.0.0.1", port), 60))
     client.sendall(b"GET /long HTTP/1.1\r\nhost: a\r\nx-auth-token: known\r\n\r\n")
-    while server.kept.addresses.total() < LONG:
+    while server.buffered.addresses.total() < LONG:
         time.sleep(0.01)
     further = clients.enter_context(socket.create_connection(("127.0.0.1", port), 60))
     further.sendall(b"GET /long HTTP/1.1\r\nhost: a\r\nx-auth-token: known\r\n\r\n")
     status, content, _later = answered(further)
     assert status == 429 and orjson.loads(content)["error"].endswith("read their answers.")
-    while server.kept.addresses.total():
+    while server.buffered.addresses.total():
         time.sleep(0.01)
     with pytest.raises(OSError):
         while client.recv(1 << 20):
