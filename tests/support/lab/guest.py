@@ -19,6 +19,8 @@ import fcntl
 import gzip
 import hashlib
 import json
+import lzma
+import os
 import re
 import shutil
 import stat
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 HERE = Path(__file__).resolve().parent
 ROOTFS = HERE / "rootfs"
@@ -50,8 +52,8 @@ PACKAGES = (
     # programs of the guest
     "busybox-static", "lua5.4", "lua-cjson", "lua-socket", "qemu-guest-agent", "radvd",
     # their shared libraries
-    "libc6", "libglib2.0-0", "liblua5.4-0", "libnuma1", "libpcre2-8-0", "libreadline8", "libtinfo6", "libudev1",
-    "liburing2",
+    "libatomic1", "libc6", "libcap2", "libglib2.0-0", "liblua5.4-0", "libnuma1", "libpcre2-8-0", "libreadline8",
+    "libtinfo6", "libudev1", "liburing2",
     # the boot loader, and what its installer needs to run here
     "grub-common", "grub-pc-bin", "libdevmapper1.02.1", "liblzma5", "libselinux1",
 )  # fmt: skip
@@ -136,9 +138,10 @@ def build_files(work: Path) -> dict[str, Path]:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command and return its output, which is in the error when it fails."""
+    """Run a command and return its output in English, which is in the error when it fails."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, check=False, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(words, check=False, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={**os.environ, "LC_ALL": "C.UTF-8"})
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
@@ -148,6 +151,7 @@ def unpack(work: Path) -> Path:
     """Download the packages, and unpack them into one tree without installing them."""
     debs, tree = work / "debs", work / "tree"
     debs.mkdir()
+    merged(tree)
     try:
         download(debs)
     except RuntimeError:
@@ -163,7 +167,25 @@ def download(folder: Path) -> None:
     image = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", KERNEL))
     if not image:
         raise RuntimeError(f"apt knows no package {KERNEL}")
-    run("apt-get", "-o", "APT::Sandbox::User=root", "download", image[1], *PACKAGES, cwd=folder)
+    run("apt-get", "-o", "APT::Sandbox::User=root", "download", image[1], *own_names(PACKAGES), cwd=folder)
+
+
+def own_names(names: Sequence[str]) -> list[str]:
+    """Return the names that the packages *names* of Debian 12 have in this machine's release. Since Debian 13,
+    libraries whose time values became 64 bits wide have the suffix ``t64``.
+    """
+    known = run("apt-cache", "policy", *names, *(f"{name}t64" for name in names))
+    there = set(re.findall(r"^(\S+):\n  Installed: .*\n  Candidate: (?!\(none\))", known, re.MULTILINE))
+    return [f"{name}t64" if name not in there and f"{name}t64" in there else name for name in names]
+
+
+def merged(tree: Path) -> None:
+    """Create the folder *tree* with the links that Debian has at its root, so that files of packages are at one path
+    whether a package has them in ``bin`` (Debian 12) or in ``usr/bin``.
+    """
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (tree / "usr" / name).mkdir(parents=True)
+        (tree / name).symlink_to(f"usr/{name}")
 
 
 # The ramdisk
@@ -237,27 +259,39 @@ def libraries(tree: Path, program: Path) -> list[Path]:
 
 
 def modules(source: Path, target: Path, names: tuple[str, ...] = MODULES) -> str:
-    """Copy the kernel modules `names` and their dependencies; return lines `FILE OPTIONS` in the order of loading."""
-    files = {path.stem.replace("-", "_"): path for path in source.rglob("*.ko")}
+    """Copy the kernel modules `names` and their dependencies, without those that the kernel itself has; return lines
+    `FILE OPTIONS` in the order of loading.
+    """
+    files = {module_name(path): path for path in source.rglob("*.ko*")}
+    built_in = {module_name(Path(line)) for line in (source / "modules.builtin").read_text().splitlines()}
     order: list[str] = []
 
     def add(name: str) -> None:
-        path = files[name.replace("-", "_")]
-        if path.name in order:
+        if name in built_in:
             return
-        for needed in needs(path):
-            add(needed)
-        (target / path.name).write_bytes(unsigned(path.read_bytes()))
-        order.append(path.name)
+        path = files[name]
+        file = path.name.removesuffix(".xz")
+        if file in order:
+            return
+        module = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()  # since Debian 13
+        for needed in needs(module):
+            add(needed.replace("-", "_"))
+        (target / file).write_bytes(unsigned(module))
+        order.append(file)
 
     for name in names:
-        add(name)
+        add(name.replace("-", "_"))
     return "".join(f"{file} {MODULE_OPTIONS.get(file.removesuffix('.ko'), '')}".strip() + "\n" for file in order)
 
 
-def needs(module: Path) -> list[str]:
+def module_name(path: Path) -> str:
+    """Return the name of the kernel module in a file: dashes of the file's name are underscores in it."""
+    return path.name.partition(".ko")[0].replace("-", "_")
+
+
+def needs(module: bytes) -> list[str]:
     """Return the names in a kernel module's `depends=` entry (section .modinfo, strings that end with NUL)."""
-    found = re.search(rb"\0depends=([^\0]*)\0", module.read_bytes())
+    found = re.search(rb"\0depends=([^\0]*)\0", module)
     return found[1].decode().split(",") if found and found[1] else []
 
 

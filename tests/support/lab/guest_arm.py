@@ -87,6 +87,7 @@ def unpacked(work: Path) -> tuple[Path, Path]:
     guest.run(*other, "apt-get", "download", image[1], *PACKAGES, cwd=work / "debs")
     guest.run("apt-get", "-o", "APT::Sandbox::User=root", "download", *TOOLS, cwd=work / "own")
     for folder, target in (("debs", tree), ("own", tools)):
+        guest.merged(target)
         for deb in sorted((work / folder).glob("*.deb")):
             guest.run("dpkg-deb", "-x", deb, target)
     return tree, tools
