@@ -6,6 +6,7 @@ Standard library only: it runs under a fresh Debian's ``/usr/bin/python3``. Each
 
 from __future__ import annotations
 
+import ast
 import grp
 import hashlib
 import http.client
@@ -139,19 +140,37 @@ def _install_words(*locks: Path) -> list[object]:
             *(word for lock in locks for word in ("-r", lock))]
 
 
+def pip_configuration(environment: Path) -> dict[str, str]:
+    """Return pip's configuration by name, as pip of the virtual *environment* reports it for an installation."""
+    shown = subprocess.run([environment / "bin/pip", "config", "list"], check=False, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL).stdout
+    values = re.findall(r"^(\S+\.)(\S+)=('.*'|\".*\")$", shown, re.MULTILINE)
+    return {name: ast.literal_eval(value) for section in ("global.", "install.", ":env:.")
+            for place, name, value in values if place == section}
+
+
+def _sources_for_uv(environment: Path) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and environment variables that give uv the package sources in pip's configuration, which it
+    does not read.
+    """
+    given = pip_configuration(environment)
+    index, folders = given.get("index-url", ""), ",".join(given.get("find-links", "").split())
+    settings = {"UV_DEFAULT_INDEX": index, "UV_FIND_LINKS": folders}
+    closed = given.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    return ["--no-index"] * closed, {name: value for name, value in settings.items() if value}
+
+
 def install_locked(environment: Path, *locks: Path, compiled: bool = False) -> None:
     """Install the packages of *locks* in the virtual *environment*: with the development environment's uv, which takes
-    a tenth of pip's time, or with pip when uv fails. uv does not read pip's configuration, so it may not reach the
-    packages. *compiled*: with bytecode, for an environment that its users may not write to.
+    a tenth of pip's time, or with pip when uv fails: pip knows package sources that uv may not reach. *compiled*: with
+    bytecode, for an environment that its users may not write to.
     """
     words = _install_words(*locks)
-    settings = {"UV_NO_CONFIG": "1", "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(environment)}
-    index = os.environ.get("PIP_INDEX_URL") or subprocess.run(
-        [environment / "bin/pip", "config", "get", "global.index-url"], check=False, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL).stdout.strip()
-    settings |= {"UV_DEFAULT_INDEX": index} if index else {}
+    sources, settings = _sources_for_uv(environment)
+    settings |= {"UV_NO_CONFIG": "1", "UV_SYSTEM_CERTS": "1", "VIRTUAL_ENV": str(environment)}
     try:
-        run_checked(VENV / "bin/uv", "pip", *words, *["--compile-bytecode"] * compiled, env={**os.environ, **settings})
+        run_checked(VENV / "bin/uv", "pip", *words, *sources, *["--compile-bytecode"] * compiled,
+                    env={**os.environ, **settings})
     except (Failed, OSError):
         print("    (pip fetches the packages, since uv cannot: it takes some minutes)", flush=True)
         run_checked(environment / "bin/pip", *words, "--disable-pip-version-check")

@@ -55,6 +55,22 @@ def test_uv_installs_packages(machine: ModuleType, tmp_path: Path, compiled: boo
                               + " --compile-bytecode" * compiled]
 
 
+@pytest.mark.parametrize(("configuration", "arguments", "settings"), [
+    (["global.no-index='true'", "global.find-links='/srv/wheels https://example.org/wheels'"], ["--no-index"],
+     ["", "/srv/wheels,https://example.org/wheels"]),
+    ([":env:.index-url='https://one.example.org/simple'", "global.index-url='https://two.example.org/simple'"], [],
+     ["https://one.example.org/simple", ""]),
+])
+def test_uv_is_given_the_sources_of_pip(machine: ModuleType, tmp_path: Path, configuration: list[str],
+                                        arguments: list[str], settings: list[str]) -> None:
+    """A variable of the environment comes before a file of pip's configuration."""
+    program(tmp_path / "venv/bin/pip", f"cat <<'END'\n{chr(10).join(configuration)}\nEND")
+    program(tmp_path / "venv/bin/uv", f'printf "%s\\n" "$UV_DEFAULT_INDEX" "$UV_FIND_LINKS" "$*" > {tmp_path}/said')
+    machine.install_locked(tmp_path / "venv", Path("a.txt"))
+    words = ["pip install -q --require-hashes --only-binary :all: -r a.txt", *arguments]
+    assert said(tmp_path) == [*settings, " ".join(words)]
+
+
 @pytest.mark.parametrize("uv", ["exit 2", None])
 def test_pip_installs_them_where_uv_cannot(machine: ModuleType, tmp_path: Path, uv: str | None,
                                            capsys: pytest.CaptureFixture[str]) -> None:
