@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parents[1] / "requirements"
@@ -40,12 +41,12 @@ def without_markers(text: str) -> str:
     return re.sub(r"^(\S+==\S+) ;[^\\\n]*", r"\1 ", text, flags=re.MULTILINE)
 
 
-def fetch_wheels(folder: Path, pythons: list[str], machines: list[str]) -> None:
-    """Download the wheels of all locks to *folder*, for each Python version in *pythons* and each processor type in
+def fetch_wheels(folder: Path, pythons: list[str], machines: list[str], locks: Sequence[str] = NAMES) -> None:
+    """Download the wheels of all *locks* to *folder*, for each Python version in *pythons* and each processor type in
     *machines*. Raises CalledProcessError when pip fails, after pip's own message."""
     with tempfile.TemporaryDirectory() as name:
         requirements: list[str | Path] = []
-        for lock in NAMES:
+        for lock in locks:
             file = Path(name) / f"{lock}.txt"
             file.write_text(without_markers((LOCKS / file.name).read_text(encoding="utf-8")), encoding="utf-8")
             requirements += ["-r", file]
@@ -65,13 +66,16 @@ def main() -> int:
                         help=f"Python of the hosts, once for each (default: {', '.join(PYTHONS)})")
     parser.add_argument("--machine", action="append", choices=("x86_64", "aarch64"),
                         help="processor of the hosts, once for each (default: x86_64)")
+    parser.add_argument("--lock", action="append", choices=[path.stem for path in sorted(LOCKS.glob("*.txt"))],
+                        help=f"lock whose packages are fetched, once for each (default: {', '.join(NAMES)})")
     options = parser.parse_args()
     if importlib.util.find_spec("pip") is None:
         print(f"{sys.executable} has no pip, which fetches the wheels. Use the Python of a virtual environment, or "
               "install python3-pip.", file=sys.stderr)
         return 1
     try:
-        fetch_wheels(options.folder, options.python or [*PYTHONS], options.machine or ["x86_64"])
+        fetch_wheels(options.folder, options.python or [*PYTHONS], options.machine or ["x86_64"],
+                     options.lock or NAMES)
     except subprocess.CalledProcessError as error:
         print("Not all wheels could be fetched, pip says above why. Run it again: what is there stays.",
               file=sys.stderr)

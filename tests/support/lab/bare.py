@@ -79,11 +79,14 @@ class BareHost(LabHost):
     Debian's release.
     """
 
+    #: The locks whose wheels the host has.
+    locks: tuple[str, ...] = ("agent", "control")
+
     def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int, packed: bool = False,
                  ovn: bool = False, ceph: bool = False, release: int = RELEASE) -> None:
         self.bridge, self.machine_address = f"{BRIDGE}{number}", f"{NETWORK}.{number}.1"
         self.addresses = {one: f"{NETWORK}.{number}.{at}" for at, one in enumerate(names, 11)}
-        super().__init__(name, {wheels(PYTHON[release]): WHEELS})
+        super().__init__(name, {wheels(PYTHON[release], self.locks): WHEELS})
         self.machine = f"{name}-{number}"
         self.key, self.proxy, self.packed, self.ovn, self.ceph = key, proxy, packed, ovn, ceph
         self.release = release
@@ -145,15 +148,19 @@ def checksums(device: str) -> None:
         fcntl.ioctl(line, 0x8946, request)  # SIOCETHTOOL
 
 
-def wheels(python: str = PYTHON[RELEASE]) -> Path:
-    """Return a folder of wheels for hosts with a version of Python. It is filled when the locks change."""
-    locks = b"".join((CHECKOUT / "requirements" / f"{name}.txt").read_bytes() for name in ("agent", "control"))
+def wheels(python: str = PYTHON[RELEASE], locks: Sequence[str] = BareHost.locks) -> Path:
+    """Return a folder with the wheels of *locks* for hosts with a version of Python. It is filled anew when the locks
+    change.
+    """
+    content = b"".join((CHECKOUT / "requirements" / f"{name}.txt").read_bytes() for name in locks)
     name = "wheels" if python == PYTHON[RELEASE] else f"wheels-{python}"
-    folder, mark = CACHE / name, hashlib.sha256(locks).hexdigest()
+    name = "-".join((name, *(locks if locks != BareHost.locks else ())))
+    folder, mark = CACHE / name, hashlib.sha256(content).hexdigest()
     with locked(name):
         if not (folder / mark).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            command(sys.executable, CHECKOUT / "tools/wheelhouse.py", "--python", python, folder)
+            command(sys.executable, CHECKOUT / "tools/wheelhouse.py", "--python", python,
+                    *(word for lock in locks for word in ("--lock", lock)), folder)
             (folder / mark).touch()
     return folder
 

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import io
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -39,7 +40,7 @@ BINDEP = CHECKOUT / "bindep.txt"
 
 #: Releases of Debian by number, and the one of hosts that ask for none, which is this machine's.
 DEBIAN = {12: "bookworm", 13: "trixie"}
-RELEASE = 12
+RELEASE = next((number for number in DEBIAN if platform.freedesktop_os_release().get("VERSION_ID") == str(number)), 12)
 #: The version of Python in each.
 PYTHON = {12: "3.11", 13: "3.13"}
 # What makes a container a host; libvirt, QEMU and Python's venv come with the agent's packages.

@@ -93,7 +93,7 @@ class Injections:
         it has all."""
         if not self._can_inject:
             if _parts() is None:
-                return "libguestfs is not installed (libguestfs0)"
+                return "libguestfs is not installed (python3-guestfs brings it)"
             if not (os.environ.get("SUPERMIN_KERNEL") or any(Path("/boot").glob("vmlinu?-*"))):
                 return "there is no kernel in /boot for libguestfs's appliance"
             if not (os.environ.get("SUPERMIN_MODULES") or any(_MODULES.glob("*/modules.dep"))):

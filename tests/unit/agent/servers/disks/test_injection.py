@@ -195,8 +195,8 @@ def test_the_host_tells_it(writes: Host, tmp_path: Path) -> None:
         return {name: (fine, text) for name, fine, text in host_check.host_findings(seen)}["injection"]
 
     assert said() == (True, "inject_partition -1")
-    writes.fake.no_injection = "libguestfs is not installed (libguestfs0)"
-    assert said() == (False, "libguestfs is not installed (libguestfs0)")
+    writes.fake.no_injection = "libguestfs is not installed (python3-guestfs brings it)"
+    assert said() == (False, "libguestfs is not installed (python3-guestfs brings it)")
 
 
 @pytest.mark.parametrize("settings", [{"inject_key": True}, {"inject_password": True}, {"inject_partition": -3},
