@@ -90,11 +90,12 @@ def need_root() -> None:
 
 
 def os_packages(*profiles: str) -> list[str]:
-    """Return the package names in bindep.txt that belong to one of *profiles*."""
+    """Return the names of Debian's packages in bindep.txt that belong to one of *profiles*."""
     names = []
     for line in (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines():
         match = re.match(r"^(\S+) \[(.*)\]$", line)
-        if match and set(match[2].split()) & set(profiles):
+        words = set(match[2].split()) if match else set()
+        if match and "platform:dpkg" in words and words & set(profiles):
             names.append(match[1])
     return names
 

@@ -18,13 +18,18 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 PYTHON = "/usr/bin/python3"
+#: The Python of agents on a distribution whose own is too old: Rocky Linux 9 has 3.9.
+NEWER_PYTHON = "/usr/bin/python3.11"
 #: Debian's own libvirt module, which pip could only compile.
 LIBVIRT = ("libvirt.py", "libvirt_qemu.py", "libvirt_lxc.py", "libvirtaio.py", "libvirtmod*.so", "libvirt_python-*")
+#: The module's source for a distribution that has it for its own, older Python only: pip compiles it.
+LIBVIRT_SOURCE = ("libvirt-python==11.3.0 "
+                  "--hash=sha256:4cd31e625e8fefbbe168faedb38cb7fa2da3fa7394326eed29dc46e7ca511979")
 STAMP = "magnetar.stamp"
 PIP = ("install", "-q", "--disable-pip-version-check", "--no-cache-dir")
 #: Installs the packages of locks in an environment; gets it, and the locks.
@@ -51,12 +56,30 @@ def read(path: Path) -> str:
 
 
 def link_libvirt(environment: Path) -> None:
-    """Link Debian's libvirt module, and its metadata for pip, into the virtual *environment*."""
+    """Link Debian's libvirt module, and its metadata for pip, into the virtual *environment*, where there is one."""
     site = next(iter((environment / "lib").glob("python3*/site-packages")))
     for pattern in LIBVIRT:
         for source in Path("/usr/lib/python3/dist-packages").glob(pattern):
             if not (site / source.name).exists():
                 (site / source.name).symlink_to(source)
+
+
+def interpreter() -> str:
+    """Return the path of the Python that runs the agent: the distribution's own, unless it is too old."""
+    return PYTHON if sys.version_info >= (3, 11) else NEWER_PYTHON
+
+
+def compile_libvirt(release: Path, source: Sequence[str]) -> None:
+    """Install the libvirt module from its source in the environment *release*, unless it has one: the distribution's.
+    *source*: arguments of pip. It needs a compiler, and the headers of Python and libvirt.
+    """
+    if any((release / "lib").glob("python3*/site-packages/libvirt.py")):
+        return
+    lock = release / "requirements/libvirt.txt"
+    lock.write_text(f"{LIBVIRT_SOURCE}\n", encoding="utf-8")
+    # Built by the setuptools of the lock; a build environment of its own would fetch another.
+    run(release / "bin/pip", *PIP, *source, "--require-hashes", "--no-deps", "--no-build-isolation", "--no-binary",
+        "libvirt-python", "-r", lock)
 
 
 def locks(archive: str, extras: str, folder: Path) -> list[Path]:
@@ -74,12 +97,16 @@ def locks(archive: str, extras: str, folder: Path) -> list[Path]:
     return found
 
 
+def sources(wheels: str) -> tuple[str, ...]:
+    """Return arguments of pip that name where packages come from: the folder *wheels*, or an index if that is ""."""
+    return ("--no-index", "--find-links", wheels) if wheels else ()
+
+
 def by_pip(release: Path, *locks: Path, wheels: str = "") -> None:
     """Install the packages of *locks* in the environment *release*: from the folder *wheels*, or from an index if that
     is ""."""
-    source = ("--no-index", "--find-links", wheels) if wheels else ()
     locked = (word for lock in locks for word in ("-r", lock))
-    run(release / "bin/pip", *PIP, *source, "--require-hashes", "--only-binary", ":all:", *locked)
+    run(release / "bin/pip", *PIP, *sources(wheels), "--require-hashes", "--only-binary", ":all:", *locked)
 
 
 def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "",
@@ -89,9 +116,11 @@ def make(release: Path, archive: str, digest: str, extras: str, wheels: str = ""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
-    run(PYTHON, "-m", "venv", release)
+    run(interpreter(), "-m", "venv", release)
     link_libvirt(release)
     (installer or partial(by_pip, wheels=wheels))(release, *locks(archive, extras, release / "requirements"))
+    if "agent" in extras.split(","):
+        compile_libvirt(release, sources(wheels))
     # Built by the setuptools of the lock; a build environment of its own would fetch another.
     run(release / "bin/pip", *PIP, "--no-index", "--no-deps", "--no-build-isolation", archive)
     (release / STAMP).write_text(digest, encoding="utf-8")
