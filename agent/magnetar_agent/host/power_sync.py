@@ -75,7 +75,9 @@ class PowerSync:
         #: Events of servers that an operation is changing, postponed until it has ended: it may wait long for its
         #: guest.
         self._later: list[hv.DomainEvent] = []
-        self._busy = False
+        #: Number of tasks that were added and have not been handled. A queue may be empty before its reader has its
+        #: task (since Python 3.13).
+        self._open, self._counting = 0, threading.Lock()
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
         #: Set after the first round of ``restore_power_states``.
         self.settled = threading.Event()
@@ -94,9 +96,9 @@ class PowerSync:
     def start(self) -> None:
         """Start the thread. Its first task is ``restore_power_states``."""
         self.host.hypervisor.on_event(self._event)
-        self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
+        self.host.hypervisor.on_connect(lambda: self._add("connected"))
         self._thread.start()
-        self._todo.put("connected")
+        self._add("connected")
 
     def close(self) -> None:
         """Stop the thread."""
@@ -108,14 +110,19 @@ class PowerSync:
         if event.what != "agent":  # such events can come thousands of times a second from guests
             self.host.changes.tell(event.uuid)
         if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
-            self._todo.put(event)
+            self._add(event)
+
+    def _add(self, todo: hv.DomainEvent | str) -> None:
+        """Add a task of the thread: a domain event, or ``connected``."""
+        with self._counting:
+            self._open += 1
+        self._todo.put(todo)
 
     def _run(self) -> None:
         while (todo := self._next()) is not None:
             self._handle(todo)
 
     def _handle(self, todo: hv.DomainEvent | str) -> None:
-        self._busy = True
         try:
             if isinstance(todo, hv.DomainEvent):
                 self._follow_if_free(todo)
@@ -125,7 +132,8 @@ class PowerSync:
             log.warning("following %s: %s", todo, error)
         except Exception:
             log.exception("following %s", todo)
-        self._busy = not self._todo.empty()
+        with self._counting:
+            self._open -= 1
 
     def _next(self) -> hv.DomainEvent | str | None:
         """Wait for the next task of the thread and return it: a domain event, ``connected`` after a new connection to
@@ -135,13 +143,13 @@ class PowerSync:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)
             except queue.Empty:
-                waiting, self._later = self._later, []
-                for event in waiting:
-                    self._todo.put(event)
+                for event in self._later:
+                    self._add(event)
+                self._later = []  # only now, since `idle` looks at both
 
     def idle(self) -> bool:
         """Return whether all events have been handled."""
-        return not self._busy and self._todo.empty() and not self._later
+        return not self._open and not self._later
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: Common name of the client's certificate.
 CLIENT = "conductor"
 DAYS = 365
+#: Use of the CA's key: for signatures of certificates only.
+CA_USAGE = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False)
 
 
 class CertificateFiles(NamedTuple):
@@ -65,8 +69,11 @@ def _sign(issuer: x509.Name, subject: x509.Name, ca_key: ec.EllipticCurvePrivate
         issuer_name=issuer, subject_name=subject, public_key=key.public_key(),
         serial_number=x509.random_serial_number(), not_valid_before=now - dt.timedelta(1),
         not_valid_after=now + dt.timedelta(DAYS)).add_extension(x509.BasicConstraints(names is None, None), True)
-    if names is not None:
-        builder = builder.add_extension(names, False)
+    # Python 3.13 accepts no certificate without the identifiers of keys, and no CA without its usage.
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
+    if names is None:
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    builder = builder.add_extension(CA_USAGE, True) if names is None else builder.add_extension(names, False)
     return builder.sign(ca_key, hashes.SHA256())
 
 

@@ -46,7 +46,7 @@ class SimulatedPowerSync(PowerSync):
         self._drain_soon()
 
     def _put(self, todo: DomainEvent | str) -> None:
-        self._todo.put(todo)
+        self._add(todo)
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -74,7 +74,7 @@ class SimulatedPowerSync(PowerSync):
     def _try_again(self) -> None:
         waiting, self._later = self._later, []
         for event in waiting:
-            self._todo.put(event)
+            self._add(event)
         self._drain_soon()
 
     def _rebooted(self) -> bool:

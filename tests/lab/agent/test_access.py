@@ -54,7 +54,8 @@ def certificates(folder: Path) -> None:
     new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     (folder / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
     for ca, names in {"ca": ("localhost", "awx", "viewer"), "other": ("stranger",)}.items():
-        openssl("req", "-x509", *new, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}")
+        openssl("req", "-x509", *new, "-addext", "keyUsage=critical,keyCertSign", "-keyout",
+                f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}")
         for name in names:
             openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
             openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key",

@@ -38,7 +38,8 @@ def certificates(folder: Path, names: tuple[str, ...]) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
     new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    openssl("req", "-x509", *new, "-addext", "keyUsage=critical,keyCertSign", "-keyout",
+            "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
     for name in names:
         openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",

@@ -12,6 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_CA_USAGE = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False)
+
 
 class Pki:
     """A CA in *folder*, with the certificate ``ca.pem``. ``issue`` writes ``NAME.pem`` and ``NAME.key``."""
@@ -43,9 +47,13 @@ class Pki:
             serial_number=x509.random_serial_number(), not_valid_before=now - dt.timedelta(2),
             not_valid_after=now + dt.timedelta(days))
         builder = builder.add_extension(x509.BasicConstraints(names is None, None), True)
-        if names is not None:
-            builder = builder.add_extension(names, False)
-        return builder.sign(self._key, hashes.SHA256())
+        # Python 3.13 accepts no certificate without these.
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                                        False)
+        if names is None:
+            builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            return builder.add_extension(_CA_USAGE, True).sign(self._key, hashes.SHA256())
+        return builder.add_extension(names, False).sign(self._key, hashes.SHA256())
 
 
 def _named(name: str) -> x509.Name:

@@ -41,7 +41,8 @@ def test_help_tells_of_all(capsys):
 def test_an_unknown_word(capsys):
     with pytest.raises(SystemExit):
         commands.main(["nope"])
-    assert "'agent', " in (said := capsys.readouterr().err) and "'serve'" in said and "'cell'" in said
+    said = capsys.readouterr().err.replace("'", "")  # Python 3.13 names the choices without quotes
+    assert "agent, " in said and "serve" in said and "cell" in said
 
 
 def test_completion_knows_all(capsys):
@@ -67,4 +68,5 @@ def test_a_reader_that_goes_away(words, unbuffered):
     done = subprocess.run([*RUN, *words], stdout=reading.stdin, stderr=subprocess.PIPE, text=True, check=False,
                           env={"PYTHONUNBUFFERED": unbuffered, "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)})
     reading.stdin.close()
-    assert done.returncode == commands.READER_GONE and "Error" not in done.stderr, done.stderr
+    ignored = {0} if unbuffered and words[-1] in ("--help", "-h") else set()  # by argparse of Python 3.13
+    assert done.returncode in {commands.READER_GONE, *ignored} and "Error" not in done.stderr, done.stderr

@@ -159,7 +159,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
     new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test CA")
+    openssl("req", "-x509", *new, "-addext", "keyUsage=critical,keyCertSign", "-keyout",
+            "ca.key", "-out", "ca.pem", "-subj", "/CN=test CA")
     (folder / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
     for name in ("localhost", "awx", "viewer", "stranger"):
         openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
