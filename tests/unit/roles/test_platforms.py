@@ -81,12 +81,13 @@ def test_packages_of_debian(tmp_path: Path, programs: Path) -> None:
 
 
 @pytest.mark.parametrize(("facts", "profile", "message"), [
-    (ROCKY, "ovn", "Nobody has listed packages of Rocky for ovn"),
+    (ROCKY, "ovn", "Nobody has listed packages of Rocky for ovn: see"),
+    (DEBIAN, "nothing", "Nobody has listed packages of Debian for nothing: see"),
     ({**ROCKY, "distribution_version": "8.10", "distribution_major_version": "8"}, "agent", "and Rocky Linux 9"),
     ({**ROCKY, "distribution": "Fedora"}, "agent", "and Rocky Linux 9"),
 ])
 def test_what_is_refused(tmp_path: Path, programs: Path, facts: dict[str, str], profile: str, message: str) -> None:
-    good, output = packages(tmp_path, facts, profile)
+    good, output = packages(tmp_path, facts, "agent", profile)
     assert not good
     assert message in " ".join(output.split())
 
