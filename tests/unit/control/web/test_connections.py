@@ -101,7 +101,7 @@ def until_answered(client: Connect) -> bytes:
     """An answer to a new connection, when the end of those before it has been noticed."""
     for _time in range(600):
         found = b""
-        with contextlib.suppress(ConnectionResetError), client() as one:
+        with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError), client() as one:
             found = asked(one, b"connection: close\r\n")
         if found.startswith(b"HTTP/1.1 200 "):
             break
