@@ -22,7 +22,8 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.engine import schema
 from magnetar_control.store.engine.database import Database, utc_now
-from magnetar_control.store.engine.dumps import ENDINGS, give_to_owner_of_folder, restore_dump, write_dump
+from magnetar_control.store.engine.dumps import ENDINGS, restore_dump, write_dump
+from magnetar_control.store.engine.ownership import give_to_owner_of_folder, make_private_folders
 from magnetar_control.store.engine.schema_check import SchemaState, refuse_mismatch
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts.processes import fetch_processes
@@ -271,10 +272,10 @@ def _key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[tuple[P
 
 def _restore_key_files(location: CloudLocation, backup: CloudBackup) -> Iterator[str]:
     """Copy the key files of the backup to the key folders of *location*; yield a text for each folder. If root runs
-    this, each file gets the owner of its folder."""
+    this, each file and each new folder gets the owner of the folder that it is in."""
     counts: dict[Path, int] = {}
     for source, target in _key_files(location, backup):
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(target.parent)
         partial = target.with_name(f".{target.name}.part")
         shutil.copy2(source, partial)
         give_to_owner_of_folder(partial)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 
@@ -157,3 +158,24 @@ def test_without_the_programs_of_postgresql(cloud, tmp_path, capsys, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "pg_dump is not installed" in run(path, capsys, "backup", str(tmp_path / "b"))[2]
     assert not list((tmp_path / "b").iterdir()), "an incomplete backup has secrets, and takes room"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("command", ["upgrade", "restore"])
+def test_what_root_creates_belongs_to_the_service(tmp_path, capsys, command):
+    """An operator runs commands as root. The service, another user, must be able to use all files and folders."""
+    path, folder, backup = tmp_path / "control.yml", tmp_path / "state", tmp_path / "b"
+    folder.mkdir()
+    path.write_text(f"state_dir: {folder}/inner\nkeys_dir: {folder}/vault/keys\n")
+    (folder / "vault/keys").mkdir(parents=True)
+    (folder / "vault/keys/a.key").write_text("secret")
+    assert run(path, capsys, "upgrade")[0] == run(path, capsys, "backup", str(backup))[0] == 0
+    shutil.rmtree(folder)
+    folder.mkdir()
+    os.chown(folder, 12345, 12346)
+    assert run(path, capsys, command, *([str(backup)] if command == "restore" else []))[0] == 0
+    created = [item for item in folder.rglob("*") if not item.name.endswith(("-wal", "-shm"))]
+    assert {"inner", "api.db", "cell1.db"} <= {item.name for item in created}
+    assert command == "upgrade" or (folder / "vault/keys/a.key").read_text() == "secret"
+    assert {(item.stat().st_uid, item.stat().st_gid) for item in created} == {(12345, 12346)}
+    assert {item.stat().st_mode & 0o077 for item in (folder / "inner", *(folder / "inner").iterdir())} == {0}

@@ -20,6 +20,8 @@ from sqlalchemy import text
 
 from magnetar_core.errors import MagnetarError
 
+from .ownership import give_to_owner_of_folder, make_private_folders
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -73,6 +75,7 @@ def restore_dump(database: Database, path: Path) -> None:
     if database.kind == "sqlite":
         file = Path(str(database.url.database))
         if not file.exists():
+            make_private_folders(file.parent)
             file.touch(mode=0o600)
             give_to_owner_of_folder(file)
         with _open_sqlite(path, "ro") as source, _open_sqlite(file, "rw") as target:
@@ -85,14 +88,6 @@ def restore_dump(database: Database, path: Path) -> None:
     _run_program("pg_restore", words, database.url)
     with database.read() as connection:
         connection.execute(text("ANALYZE"))
-
-
-def give_to_owner_of_folder(file: Path) -> None:
-    """Give *file* the owner of its folder, so that the service can use a file that root has written. Do nothing if
-    another user calls this."""
-    if os.geteuid() == 0:
-        folder = file.parent.stat()
-        os.chown(file, folder.st_uid, folder.st_gid)
 
 
 @contextlib.contextmanager

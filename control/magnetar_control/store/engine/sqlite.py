@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, create_engine, event
 
 from . import regex
+from .ownership import give_to_owner_of_folder, make_private_folders
 
 #: Bytes that SQLite may use in a process for all its connections, of which some hundred may exist; each connection may
 #: have 16 MB of pages. Beyond the limit SQLite reuses pages, which are in the kernel's cache.
@@ -30,8 +31,11 @@ WAL_WITHIN = 10.0
 def create_sqlite_engine(url: URL, pool: int, **how: Any) -> Engine:
     path = url.database
     if path and path != ":memory:":
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folders(Path(path).parent)
+        is_new = not Path(path).exists()
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # the file contains keys and password hashes
+        if is_new:
+            give_to_owner_of_folder(Path(path))
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, hide_parameters=True,
                          connect_args={"check_same_thread": False, "timeout": 30.0}, **how)
 
