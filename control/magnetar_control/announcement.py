@@ -24,7 +24,7 @@ from magnetar_control.store.hosts.processes import ProcessRow
 from magnetar_control.store.store import Store
 from magnetar_core.capabilities import capabilities_of
 from magnetar_core.errors import ProcessTooOld
-from magnetar_core.version import installed_version, releases_fit
+from magnetar_core.version import explain_distant_releases, installed_version
 
 log = logging.getLogger(__name__)
 #: Seconds between two announcements of an API process. Conductors announce with their heartbeats.
@@ -93,7 +93,7 @@ class Announcement:
         running_processes = processes.fetch_processes(self._store, FORGOTTEN, agents=False)
         for other in running_processes.processes:
             if other.up and other.holder != self.holder:
-                _refuse_distant_release(me, other)
+                _refuse_other_process(me, other)
 
 
 def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:
@@ -103,17 +103,15 @@ def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:
         capability=mark.name, version=mark.version)
 
 
-def _refuse_distant_release(me: ProcessRow, other: ProcessRow) -> None:
+def _refuse_other_process(me: ProcessRow, other: ProcessRow) -> None:
     """Raise ``ProcessTooOld`` if the releases of two processes are more than one apart."""
-    if releases_fit(me.release, other.release):
+    reason = explain_distant_releases((me.title(), me.release), (other.title(), other.release))
+    if reason is None:
         return
     older, newer = sorted((me, other), key=lambda process: process.number or 0)
-    advice = f"Run a newer release here (docs/howto/upgrade-the-control-plane.md), at most one before {newer.release}" \
-        if older is me else \
-        f"Upgrade it to the release before {me.release} first; if it has ended, try again in a minute"
-    raise ProcessTooOld(
-        f"The {me.title()} does not start beside the {other.title()}: a release works with itself and with the "
-        f"release before. {advice}.", older=older.release, newer=newer.release)
+    ended = "; if it has ended, try again in a minute" if older is other else ""
+    raise ProcessTooOld(f"The {me.title()} does not start beside the {other.title()}: {reason}{ended}.",
+                        older=older.release, newer=newer.release)
 
 
 class AnnouncingThread:

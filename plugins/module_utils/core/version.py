@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 #: The least versions that a host needs: the field of its report, the program, the version (that of Debian 12).
 LEAST_VERSIONS = (("libvirt_version", "libvirt", "9.0.0"), ("hypervisor_version", "QEMU", "7.2.0"))
@@ -46,6 +46,17 @@ def releases_fit(one: str, other: str) -> bool:
     """
     numbers = release_number(one), release_number(other)
     return None in numbers or abs((numbers[0] or 0) - (numbers[1] or 0)) <= 1
+
+
+def explain_distant_releases(one: Tuple[str, str], other: Tuple[str, str]) -> Optional[str]:
+    """Return why two processes do not work together, and which of them to upgrade; ``None`` if they do. *one*,
+    *other*: name and release of a process, such as ("conductor c1", "0.2.0").
+    """
+    if releases_fit(one[1], other[1]):
+        return None
+    older, newer = sorted((one, other), key=lambda process: release_number(process[1]) or 0)
+    return ("a release works with itself and with the release before. Upgrade the %s to %s, or to the release before "
+            "it (docs/howto/upgrade-the-control-plane.md)" % (older[0], newer[1]))
 
 
 def describe_least_versions() -> str:

@@ -11,7 +11,7 @@ from magnetar_control.store.hosts.host_row import HostRow
 from magnetar_control.store.servers.servers import json_text
 from magnetar_core.kinds import Host
 from magnetar_core.values import ListOf
-from magnetar_core.version import installed_version, release_number, releases_fit
+from magnetar_core.version import explain_distant_releases, installed_version
 
 #: Python types of each property, and of the items of lists; empty for any type.
 _FORMS = {field.name: (field.value.form, field.value.item.form if isinstance(field.value, ListOf) else ())
@@ -46,7 +46,7 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
         items: Any = value
         if item_form and not all(isinstance(item, item_form) for item in items):
             raise HostRefused(f"its agent's report is malformed: {key} must have items of {_type_names(item_form)}")
-    _refuse_distant_release(str(report.get("agent_version") or ""))
+    _refuse_other_agent(str(report.get("agent_version") or ""))
     new_name = report.get("name")
     if new_name not in (None, name, reported_name) and (reported_name or new_name in hosts):
         before = f", and was {reported_name!r} before" if reported_name else ""
@@ -57,16 +57,11 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
             raise HostRefused(f"its agent's report is malformed: metrics.{key[:64]} must be a number")
 
 
-def _refuse_distant_release(version: str) -> None:
+def _refuse_other_agent(version: str) -> None:
     """Raise ``HostRefused`` if an agent of the release *version* does not work with this conductor."""
     own = installed_version()
-    if releases_fit(version, own):
-        return
-    older = (release_number(version) or 0) < (release_number(own) or 0)
-    advice = f"upgrade the agent to the release before {own}, or to {own}" if older else \
-        f"upgrade the conductors to {version}, or to the release before"
-    raise HostRefused(f"its agent runs release {version}, and the conductor {own}: a release works with itself and "
-                      f"with the release before; {advice} (docs/howto/upgrade-the-control-plane.md)")
+    if reason := explain_distant_releases(("agent", version), ("conductor", own)):
+        raise HostRefused(f"its agent ({version}) does not work with this conductor ({own}): {reason}")
 
 
 def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:
