@@ -36,7 +36,7 @@ GROUPS = {
     "Access": ("listen", "socket", "socket_group", "tls_cert", "tls_key", "tls_client_ca", "client_certs",
                "tokens_file", "connections_per_address", "body_max_bytes"),
     "Operations": ("state_dir", "libvirt_uri", "sysfs", "parallel", "wait", "grace", "heartbeat",
-                   "guest_answer_timeout", "event_keys_kept", "log_level"),
+                   "guest_answer_timeout", "event_keys_kept", "log_level", "report_dir"),
     "Images and disks": (
         "instances_path", "image_paths", "export_paths", "image_max_bytes", "image_max_virtual_bytes",
         "rescue_max_virtual_bytes", "pools", "backup_directory", "backup_mounted", "shares", "root_format", "root_pool",

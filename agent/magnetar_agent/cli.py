@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.host import host_check
+from magnetar_core.daemon.report import start_process_report
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from magnetar_core.http.endpoint import SOCKET
 
@@ -187,6 +188,7 @@ def run_agent(options: argparse.Namespace) -> int:
         for warning in serve.check_settings(settings):
             print(f"warning: {warning}", file=sys.stderr)
         return 0
+    start_process_report("simulator" if options.hosts else "agent").folder = lambda: settings.report_dir
     os.umask(UMASK)  # noqa: TID251 - before any thread
     audit.configure_agent_logging(settings.log_level)
     if options.hosts:

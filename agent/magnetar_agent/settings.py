@@ -256,6 +256,8 @@ class AgentSettings:
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
+    report_dir: Path | None = _doc("Folder of the reports that the agent writes on SIGUSR2, each to a new file of mode "
+                                   "0600; left out: stderr, which is the journal.", default=None)
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_core.daemon.report import start_process_report
 from magnetar_core.errors import InvalidField, MagnetarError
 
 from . import (
@@ -34,6 +35,7 @@ from . import (
 )
 from . import settings_file as configuration
 from .command_parts import open_parts
+from .settings_file import url_without_secrets
 
 if TYPE_CHECKING:
     from magnetar_control.store.engine.database import Database
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no other name
 Command = Callable[[argparse.Namespace], int]
 LOCAL_AGENT = Path("/run/magnetar/agent.sock")
-#: Words in the names of a database URL's parameters whose values are not printed, such as ``password``.
-SECRETS = ("pass", "secret", "token", "key")
 
 
 def subcommands(commands: Commands) -> None:
@@ -162,6 +162,7 @@ def configure_logging(level: str) -> None:
 def run_serve(options: argparse.Namespace) -> int:
     """Run ``magnetar serve``, ``magnetar api`` or ``magnetar conductor`` until the process gets SIGTERM. Return the
     exit status."""
+    start_process_report(options.command)  # before any thread
     from . import serve as parts
     from .reloading import SettingsReloader
 
@@ -227,45 +228,9 @@ def run_config(options: argparse.Namespace) -> int:
         read_device_secrets(device)
     list(vendordata_targets(settings))
     vendordata_auth.checked_auth_options(settings.vendordata_dynamic_auth)
-    for row in configuration.describe_settings():
-        value = getattr(settings, row["name"])
-        print(f"{row['name']}: {_printable_value(row['name'], value)}")
+    for line in configuration.printable_settings(settings):
+        print(line)
     return 0
-
-
-def _printable_value(name: str, value: Any) -> Any:
-    """Return *value* of the setting *name* without secrets, for printing. Of URLs of webhooks, only the scheme and the
-    host are printed."""
-    if name == "notification_urls":
-        return {receiver: _address(str(url)) for receiver, url in value.items()}
-    if name == "vendordata_dynamic_targets":
-        return ["@".join((target, _address(url))) for target, _at, url in (str(text).partition("@") for text in value)]
-    return _url_without_secrets(str(value)) if name.endswith("url") and value else value
-
-
-def _address(url: str) -> str:
-    """Return scheme, host and port of *url*, followed by "/..." if the URL has a longer path or a query."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{'/...' if parts.path.strip('/') or parts.query or parts.fragment else parts.path}"
-
-
-def _url_without_secrets(url: str) -> str:
-    """Return *url* without its password and without secret query parameters, for printing. If *url* cannot be parsed,
-    return only the part after the last @."""
-    from sqlalchemy import URL, make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed: URL | None = make_url(url)
-    except (ArgumentError, ValueError):
-        parsed = None
-    if parsed is None or "@" in (parsed.host or ""):
-        return f"...@{url.rpartition('@')[2]}" if "@" in url else url
-    secret = {name: "..." for name in parsed.query if any(part in name.lower() for part in SECRETS)}
-    return parsed.update_query_dict(secret).render_as_string(hide_password=True)
 
 
 def run_audit(options: argparse.Namespace) -> int:
@@ -299,7 +264,7 @@ def run_db_upgrade(options: argparse.Namespace) -> int:
         for name, changed in parts.upgrade():
             print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
     for cell, _error in parts.late:
-        print(f"magnetar: the database of {cell.name} does not answer ({_url_without_secrets(cell.database_url)}). "
+        print(f"magnetar: the database of {cell.name} does not answer ({url_without_secrets(cell.database_url)}). "
               "Its conductor "
               "upgrades it when it starts; or do this again.", file=sys.stderr)
     return 1 if parts.late else 0
@@ -329,7 +294,7 @@ def run_db_purge(options: argparse.Namespace) -> int:
             except DBAPIError:
                 away += 1
                 print(f"magnetar: the database of {cell.name} does not answer "
-                      f"({_url_without_secrets(cell.database_url)}). Do this "
+                      f"({url_without_secrets(cell.database_url)}). Do this "
                       "again when it does.", file=sys.stderr)
             else:
                 for text, count in counts.items():
@@ -367,7 +332,7 @@ def run_cell_list(options: argparse.Namespace) -> int:
     with open_parts(options) as parts:
         for cell in parts.store.cells(fresh=True):
             state = "disabled" if cell.disabled else "enabled"
-            print(f"{cell.name}\t{cell.id}\t{state}\t{_url_without_secrets(cell.database_url)}")
+            print(f"{cell.name}\t{cell.id}\t{state}\t{url_without_secrets(cell.database_url)}")
     return 0
 
 

@@ -69,7 +69,8 @@ from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.protocol import uvicorn_http_options
 from magnetar_control.web.transfers import Pace, TransferLimit, Transfers
 from magnetar_control.workers.peers import PREFIX, MainPages, Peers, WorkerPages
-from magnetar_core import garbage
+from magnetar_core.daemon import garbage
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.http.connections import SHARE, Connections, raise_file_limit
 
 from . import memory
@@ -78,6 +79,7 @@ from .announcement import Announcement, AnnouncingThread, process_name
 from .delivery import Delivery
 from .health import Health
 from .metrics import Metrics
+from .process_sections import reporting_parts
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -336,7 +338,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
     """Run the process of ``magnetar serve``, ``api`` or ``conductor`` while the ``with`` block runs. Yield the API's
     server; ``None`` if this process serves no API. *workers*: the child processes that serve the API, if any. *follow*:
     called with the process's ``Parts`` after everything was started."""
-    with contextlib.closing(Parts(settings)) as parts:
+    with contextlib.closing(Parts(settings)) as parts, reporting_parts(parts):
         if with_api:
             parts.upgrade()
             for cell, error in parts.late:
@@ -367,7 +369,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
 def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
     """Run one of several API processes while the ``with`` block runs, and yield its server. *peers*: the other API
     processes. The parent process has already upgraded the databases."""
-    with contextlib.closing(Parts(settings)) as parts:
+    with contextlib.closing(Parts(settings)) as parts, reporting_parts(parts):
         parts.join_as_api(peers.name)
         services = parts.services()
         parts.start_network_worker()
@@ -396,6 +398,7 @@ class ApiServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Override ``uvicorn.Server.main_loop``: serve until the process must end."""
         self._loop = asyncio.get_running_loop()
+        REPORT.add_loop(self._loop)
         self._ready()
         while not await self.on_tick(0):  # updates the Date header
             with contextlib.suppress(TimeoutError):

@@ -98,6 +98,8 @@ class Settings:
     api_stop_delay: float = _doc("Seconds for which the API still serves after SIGTERM, with /healthz 503, so that "
         "load balancers notice first.", 0.0, 0, 30)
     log_level: str = _doc("debug, info, warning or error.", "info")
+    report_dir: Path | None = _doc("Folder of the reports that processes write on SIGUSR2, each to a new file of mode "
+        "0600. Default: stderr, which is the journal.")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "
         "unix:/run/magnetar/agent.sock or https://kvm1:6553.", dict)
     agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")

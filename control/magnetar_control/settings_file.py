@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The file of the control plane's settings: YAML, checked against ``Settings``."""
+"""The file of the control plane's settings: YAML, checked against ``Settings``; and the settings as texts for people,
+without secrets."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ import logging
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -21,6 +23,8 @@ from .settings import Settings
 
 log = logging.getLogger(__name__)
 FILE = Path("/etc/magnetar/control.yml")
+#: Words in the names of a database URL's parameters whose values are not printed, such as ``password``.
+SECRETS = ("pass", "secret", "token", "key")
 #: Former names of settings, and their names now. A former name works for one release, with a warning.
 RENAMED: Mapping[str, str] = types.MappingProxyType({})
 #: Settings that need a restart, because parts read them when they are made. A test compares this list with the code.
@@ -151,3 +155,42 @@ def describe_settings() -> list[dict[str, str]]:
                      "default": "" if default is None else str(default), "doc": setting.metadata["doc"],
                      "reload": "reload" if setting.name in RELOADED else "restart"})
     return rows
+
+
+def printable_settings(settings: Settings) -> Iterator[str]:
+    """Yield a line for each setting, with its value in *settings*, without secrets."""
+    for row in describe_settings():
+        yield f"{row['name']}: {_printable_value(row['name'], getattr(settings, row['name']))}"
+
+
+def _printable_value(name: str, value: Any) -> Any:
+    """Return *value* of the setting *name* without secrets, for printing. Of URLs of webhooks, only the scheme and the
+    host are printed."""
+    if name == "notification_urls":
+        return {receiver: _address(str(url)) for receiver, url in value.items()}
+    if name == "vendordata_dynamic_targets":
+        return ["@".join((target, _address(url))) for target, _at, url in (str(text).partition("@") for text in value)]
+    return url_without_secrets(str(value)) if name.endswith("url") and value else value
+
+
+def _address(url: str) -> str:
+    """Return scheme, host and port of *url*, followed by "/..." if the URL has a longer path or a query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{'/...' if parts.path.strip('/') or parts.query or parts.fragment else parts.path}"
+
+
+def url_without_secrets(url: str) -> str:
+    """Return *url* without its password and without secret query parameters, for printing. If *url* cannot be parsed,
+    return only the part after the last @."""
+    from sqlalchemy import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed: URL | None = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or "@" in (parsed.host or ""):
+        return f"...@{url.rpartition('@')[2]}" if "@" in url else url
+    secret = {name: "..." for name in parsed.query if any(part in name.lower() for part in SECRETS)}
+    return parsed.update_query_dict(secret).render_as_string(hide_password=True)

@@ -24,10 +24,13 @@ from magnetar_agent.hardware import pci, pmem
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.sockets import bind_unix_socket
 from magnetar_agent.link import ALPN, TCP
+from magnetar_agent.process_sections import report_agent
 from magnetar_agent.servers.disks import own_disks
 from magnetar_agent.servers.hardware import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
-from magnetar_core import bandwidth, garbage
+from magnetar_core import bandwidth
+from magnetar_core.daemon import garbage
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
 from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, Connections, ConnectionSlot, raise_file_limit
 from magnetar_core.http.deadline import Deadline
@@ -226,6 +229,7 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
     with status 503, so clients do not consider the host dead. A second signal ends the wait immediately.
     """
     loop, stopping = asyncio.get_running_loop(), False
+    REPORT.add_loop(loop)
 
     def end() -> None:
         application.feed.close()
@@ -290,6 +294,7 @@ def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervi
                 log.warning(NO_TCP)
             else:
                 servers.append((make_http_server(application, settings, tls, slots), tcp_socket(settings.address)))
+        report_agent(agent)
         agent.start()
         garbage.tune_garbage_collection()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})

@@ -29,6 +29,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from magnetar_agent.host.sockets import bind_unix_socket, pin_socket_path
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, Unreachable, error_from_dict
 
 from .relay import ALPN, TCP, AcceptedEnd, DialledEnd, LocalEnd, common_name
@@ -322,6 +323,7 @@ class Links:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                REPORT.add_loop(self._loop)
                 threading.Thread(target=_forever, args=(self._loop,), name="links", daemon=True).start()
             loop = self._loop
         waiting = asyncio.run_coroutine_threadsafe(work, loop)

@@ -26,6 +26,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING
 
+from magnetar_core.daemon.report import REPORT, start_process_report
 from magnetar_core.errors import MagnetarError
 
 from . import PORT, messages, steering
@@ -225,6 +226,7 @@ class Namespaces:
 async def serve_guests(commands: socket.socket, question_socket: socket.socket) -> None:
     """Answer guests' HTTP requests until the agent closes the connections. *commands*: the socket with the agent's
     commands. *question_socket*: the socket for questions to the agent."""
+    REPORT.add_loop(asyncio.get_running_loop())
     questions = Questions(question_socket)
     spaces = Namespaces(commands, asyncio.get_running_loop(), GuestHttp(questions.find, questions.send_password),
                         questions)
@@ -280,6 +282,7 @@ def main() -> None:
         messages.send_message(commands,
                               {"failed": f"The kernel lets nobody have namespaces of its own: {error.strerror}."})
         return
+    start_process_report("metadata")  # a process with threads gets no user namespace
     messages.send_message(commands, {"ready": os.getpid()})
     asyncio.run(serve_guests(commands, question_socket))
 

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.api import access
 from magnetar_agent.api.serve import make_http_server, tcp_socket, unix_socket
 from magnetar_agent.api.watch import EventLane
+from magnetar_agent.process_sections import report_simulation
 from magnetar_agent.settings import AgentSettings
-from magnetar_core import garbage
+from magnetar_core.daemon import garbage
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.http.connections import Connections, raise_file_limit
 from magnetar_core.http.endpoint import HTTPS_PORT
 
@@ -66,7 +68,7 @@ def loopback_address(number: int) -> str:
 
 def run_simulation(options: SimulationOptions, settings: AgentSettings) -> None:
     """Run the simulated hosts until SIGTERM or SIGINT. SIGUSR1 sets a random tenth of them to the condition dead;
-    SIGUSR2 sets all to up.
+    SIGRTMIN sets all to up.
     """
     with _state_folder(options.state_dir) as state:
         asyncio.run(serve_simulation(options, settings, state, _handle_signals))
@@ -74,7 +76,7 @@ def run_simulation(options: SimulationOptions, settings: AgentSettings) -> None:
 
 def _handle_signals(simulation: Simulation, stop: Callable[[], None]) -> None:
     for number, action in ((signal.SIGUSR1, lambda: simulation.set_condition(DEAD)),
-                           (signal.SIGUSR2, lambda: simulation.set_condition(UP)),
+                           (signal.SIGRTMIN, lambda: simulation.set_condition(UP)),
                            (signal.SIGTERM, stop), (signal.SIGINT, stop)):
         simulation.parts.loop.add_signal_handler(number, action)
 
@@ -98,6 +100,7 @@ async def serve_simulation(options: SimulationOptions, settings: AgentSettings, 
                            begin: Callable[[Simulation, Callable[[], None]], None]) -> None:
     """Serve the simulated hosts. *state*: folder for their files. *begin*: called before the hosts accept connections;
     its arguments are the simulation and a function that stops it."""
+    REPORT.add_loop(asyncio.get_running_loop())
     raise_file_limit()
     addresses = name_hosts(options)
     files = make_certificates(state / "certificates", addresses.values()) if options.port else None
@@ -118,6 +121,7 @@ async def serve_simulation(options: SimulationOptions, settings: AgentSettings, 
             make_http_server(application, settings, None), [unix_socket(own_path, settings.socket_group)])]
         snippet = options.settings_file or state / "hosts.yml"
         snippet.write_text(settings_snippet({name: endpoint for name, (_place, endpoint) in endpoints.items()}, files))
+        report_simulation(simulation)
         begin(simulation, lambda: _stop(application, servers))
         garbage.tune_garbage_collection()
         log.info("simulating", extra={"hosts": options.hosts, "socket": str(own_path), "settings_file": str(snippet),

@@ -126,6 +126,11 @@ class Store:
                 self.kinds |= {self._open[cell.id].kind}
             return self._open[cell.id]
 
+    def opened_databases(self) -> list[Database]:
+        """Return the databases that this process has opened, the API database first. Sends no query."""
+        with self._lock:
+            return [self.api, *self._open.values()]
+
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
         """Add a cell, or change the database URL of the existing cell *name*; return the cell. Does not create the
         tables: see ``schema.upgrade_schema``."""

@@ -25,6 +25,7 @@ from magnetar_control import serve
 from magnetar_control.metrics import MAIN
 from magnetar_control.reloading import SettingsReloader
 from magnetar_control.settings import Settings
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.errors import InvalidSettings
 
 from .peers import Peers
@@ -142,6 +143,12 @@ class ApiWorkers:
                 old.end(delay=False)
         log.info("the API processes have the new settings")
 
+    def describe_workers(self) -> list[str]:
+        """Return a line about each API process, for reports of this parent process."""
+        return [f"api worker {number + 1}: id {worker.process.pid}, started {time.monotonic() - worker.began:.0f} s ago"
+                f"{'' if worker.ready.is_set() else ', does not serve yet'}"
+                for number, worker in enumerate(self._workers) if worker is not None]
+
     def stop(self) -> None:
         """End all API processes after their running requests; kill processes that do not end in time."""
         self.on_stop()
@@ -171,6 +178,7 @@ def serve_with_workers(settings: Settings, count: int, with_conductor: bool, rel
 
     def follow(parts: serve.Parts) -> None:
         workers.on_stop = parts.health.stop
+        REPORT.add_section("API processes", workers.describe_workers)
         reloader.follow(parts)
 
     with contextlib.closing(ApiWorkers(settings, count)) as workers, serve.running_server(

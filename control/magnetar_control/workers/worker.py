@@ -19,6 +19,7 @@ from typing import Any
 from magnetar_control import serve
 from magnetar_control.cli import configure_logging
 from magnetar_control.settings import Settings
+from magnetar_core.daemon.report import start_process_report
 
 from .peers import Peers
 
@@ -61,11 +62,13 @@ def _end_with_input() -> None:
 def main() -> None:
     """Run an API process until SIGTERM. The first command-line argument is the file descriptor of its listening socket.
     """
+    report = start_process_report("api worker")  # before any thread
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_given: over.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings, peers = _read_orders()
+    report.process = f"api worker {peers.name}"
     threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     configure_logging(settings.log_level)
     with serve.running_worker(settings, peers) as server, socket.socket(fileno=int(sys.argv[1])) as shared, \

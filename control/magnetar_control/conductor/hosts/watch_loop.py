@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.store.hosts.host_leases import LEASE, REFUSED, Renewal
 from magnetar_control.store.servers.servers import json_text
+from magnetar_core.daemon.report import REPORT
 from magnetar_core.errors import MagnetarError
 from magnetar_core.http.client import resource_of_answer
 
@@ -75,6 +76,7 @@ class WatchLoop:
         these hosts, so that no other conductor watches them."""
         if self._loop is None:
             self._loop = uvloop.new_event_loop()
+            REPORT.add_loop(self._loop)
             for run, name in ((self._run, "watch loop"), (self.heartbeats.run, "watch heartbeats")):
                 threading.Thread(target=run, name=name, daemon=True).start()
         for name in names:
