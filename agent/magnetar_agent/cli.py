@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The command ``magnetar``: run an agent, keep its tokens, check its host, adopt domains, export servers,
-show consoles."""
+show consoles and logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from magnetar_core.daemon.report import start_process_report
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from magnetar_core.http.endpoint import SOCKET
 
-from . import adopt_command, export_command
+from . import adopt_command, export_command, logs_command
 from . import settings as configuration
 from .completion import SHELLS, completion_script
 from .setting_values import SCOPES
@@ -57,6 +57,7 @@ def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
         "  magnetar console \"$(openstack console url show --serial -f value -c url web1)\""))
     adopt_command.add_adopt_command(_command, commands)
     export_command.add_export_command(_command, commands)
+    logs_command.add_logs_command(_command, commands)
     shell = _command(commands, "completion", functools.partial(run_completion, top),
                      "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")

@@ -18,7 +18,7 @@ OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "upgrade", "cell", "co
 #: Actions of the control plane in a group of both.
 SHARED = {"host": ("drain", "undrain", "drains", "fence", "unfence", "fence-status", "room", "adopt")}
 #: Subcommands of the agent that do not depend on the control plane.
-OF_AGENT = ("agent", "token", "console", "version")
+OF_AGENT = ("agent", "token", "console", "logs", "version")
 #: Exit status when the reader of the output has gone, as shells report it: 128 plus the number of SIGPIPE.
 READER_GONE = 141
 
