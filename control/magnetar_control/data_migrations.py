@@ -68,7 +68,7 @@ class DataMigrator:
             count = count_old_rows(database, migration)
             if count and migration.needs and not self._known.all_processes_know(migration.needs):
                 return BatchResult(migration, name, count, 0, f"{count} rows wait until all processes know "
-                                   f"{migration.needs} (magnetar upgrade status)")
+                                   f"{migration.needs} (magnetar upgrade status) and hold_upgrade is false")
             found, migrated = migrate_batch(database, migration, most) if count else (0, 0)
         except DBAPIError as error:
             return BatchResult(migration, name, 0, 0, f"the database {name} refuses it: {str(error.orig).strip()}")

@@ -112,7 +112,7 @@ class Parts:
         self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
         self.store = Store(self.api_database)
         self._ends.callback(self.store.close)
-        self.known = KnownCapabilities(self.store, lambda: settings.host_down_after)
+        self.known = KnownCapabilities(self.store, lambda: settings.host_down_after, lambda: settings.hold_upgrade)
         self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)

@@ -116,6 +116,8 @@ class Settings:
         "servers or volumes do not count. Further operations wait, and projects take turns.", 64, 1)
     heartbeat: float = _doc("Seconds between two heartbeats of an agent.", 5.0)
     host_down_after: float = _doc("Seconds without a heartbeat until a host counts as down.", 15.0)
+    hold_upgrade: bool = _doc("Whether features that the previous release lacks stay unused after an upgrade, so that "
+        "it can come back. Set the same value for API and conductors.", False)
     fencing: dict[str, dict[str, Any]] = _doc(
         "Power devices of hosts: host to agent (a program of fence-agents), parameters (its options, without secrets) "
         "and secrets_file (NAME=VALUE lines, mode 0600; not for API processes).", dict)

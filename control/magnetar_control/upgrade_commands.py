@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .upgrade_status import UpgradeStatus
 #: Exit statuses of ``magnetar db upgrade --check``.
 CURRENT, REFUSED, UPGRADE_NEEDED = 0, 1, 2
+#: The finding that an operator still holds the last upgrade.
+HELD = "hold_upgrade is true: features of this release are not used. Remove the setting, and migrate the data, " \
+       "before the next upgrade."
 
 
 def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> None:
@@ -113,9 +116,11 @@ def run_upgrade_check(options: argparse.Namespace) -> int:
 
     try:
         with open_parts(options) as parts:
-            former = [UpgradeFinding(WARNING, f"{text}.") for text in find_former_names(options.config)]
+            warnings = [UpgradeFinding(WARNING, f"{text}.") for text in find_former_names(options.config)]
+            if parts.settings.hold_upgrade:
+                warnings.append(UpgradeFinding(WARNING, HELD))
             cloud = CheckedCloud(parts.settings, parts.store, options.backup)
-            found = {"Settings": former, **run_upgrade_checks(cloud)}
+            found = {"Settings": warnings, **run_upgrade_checks(cloud)}
     except InvalidSettings as error:
         found = {"Settings": [UpgradeFinding(FAILURE, error.message)]}
     except Exception as error:  # noqa: BLE001 - as nova-status does

@@ -4,6 +4,7 @@ processes read the new form."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -14,6 +15,7 @@ from sqlalchemy import delete, func, insert, select, update
 from magnetar_control import cli, data_migrations, serve
 from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.data_migrations import DATA_MIGRATIONS, DataMigrator
+from magnetar_control.reloading import SettingsReloader
 from magnetar_control.services.volume.actions import reimage_volume
 from magnetar_control.services.volume.reimage_data import REIMAGE_MIGRATION, reimage_metadata
 from magnetar_control.services.volume.tables import volumes
@@ -101,6 +103,27 @@ def test_it_waits_for_processes_that_cannot_read_the_new_form(parts, migrate):
     with parts.store.cell(parts.store.find_cell("cell1").id).write() as connection:
         connection.execute(delete(conductors))
     assert migrate()[0] == 0
+
+
+def test_it_waits_for_a_held_upgrade(parts, migrate, tmp_path):
+    add_volumes(parts.api_database, 3)
+    (tmp_path / "control.yml").write_text(f"state_dir: {tmp_path}\nhold_upgrade: true\n")
+    status, shown = migrate()
+    assert status == 2 and "know reimage-objects (magnetar upgrade status) and hold_upgrade is false" in shown.err
+    assert all(isinstance(task["image_metadata"], str) for task in tasks(parts.api_database))
+    (tmp_path / "control.yml").write_text(f"state_dir: {tmp_path}\n")
+    assert migrate()[0] == 0
+
+
+def test_a_running_process_is_released_when_its_settings_are_read_again(parts, monkeypatch):
+    """Without a restart: SIGHUP makes a service read its settings again."""
+    monkeypatch.setattr("magnetar_control.store.hosts.capability_marks.FRESH", 0.0)
+    before = dataclasses.replace(parts.settings, hold_upgrade=True)
+    reloader = SettingsReloader(parts.settings, lambda: before)
+    reloader.apply(before)
+    assert not parts.known.all_processes_know("reimage-objects")
+    reloader.apply(dataclasses.replace(before, hold_upgrade=False))
+    assert parts.known.all_processes_know("reimage-objects")
 
 
 def broken(_connection, _most):

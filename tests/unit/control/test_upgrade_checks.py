@@ -103,6 +103,7 @@ def plant_certificate(path, days=10, name="tls.pem"):
 
 PLANTED = {
     "setting": (plant_setting, 2, "databse_url is not a setting; did you mean database_url"),
+    "held": (lambda path: path.write_text(path.read_text() + "hold_upgrade: true\n"), 1, "hold_upgrade is true: feat"),
     "rule": (plant_policy, 1, "nothing asks for the rule os_compute_api:servers:creat"),
     "policy": (plant_wrong_policy, 2, "policy_file: must be a YAML file of oslo.policy rules"),
     "api tables": (lambda path: execute(path.parent / "api.db", "DROP TABLE pool_hosts"), 2, "lacks pool_hosts"),

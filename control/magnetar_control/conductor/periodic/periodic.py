@@ -114,7 +114,7 @@ class Periodic:
         #: Whether the cell may have drains of hosts.
         self._has_drains = True
         self.data_migrator = DataMigrator(conductor.store, KnownCapabilities(
-            conductor.store, lambda: conductor.settings.host_down_after))
+            conductor.store, lambda: conductor.settings.host_down_after, lambda: conductor.settings.hold_upgrade))
         self.fencing_requests = FencingRequests(conductor)
         self._fencing_changes = ChangeCheck(conductor.store.api, QUIET)
         #: Whether the cell may have open requests to fence or unfence hosts.

@@ -49,10 +49,11 @@ def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
 
 class KnownCapabilities:
     """The capabilities (features that older releases lack) that all processes of the cloud have, cached for one
-    process. *silence* returns the seconds without a heartbeat after which a host is down."""
+    process. *silence* returns the seconds without a heartbeat after which a host is down. *is_held* returns whether an
+    operator holds the upgrade: then no capability is used that is not in use already."""
 
-    def __init__(self, store: Store, silence: Callable[[], float]) -> None:
-        self._store, self._silence = store, silence
+    def __init__(self, store: Store, silence: Callable[[], float], is_held: Callable[[], bool] = lambda: False) -> None:
+        self._store, self._silence, self._is_held = store, silence, is_held
         self._lock = threading.Lock()
         self._used: set[str] = set()
         #: When a capability that some process lacks is looked at again.
@@ -76,12 +77,13 @@ class KnownCapabilities:
 
     def _begin_use(self, capability: Capability) -> bool:
         """Return whether the cloud may use *capability*, a feature that older releases lack. If all processes have it,
-        record that it is used from now on. If a process lacks it, remove the mark (the row that announces its use)."""
+        record that it is used from now on. If a process lacks it, or the upgrade is held, remove the mark (the row that
+        announces its use)."""
         api = self._store.api
         mark = _find_mark(api, capability)
         if mark is not None and mark.used_since:
             return True
-        if self._is_lacking(capability):
+        if self._is_held() or self._is_lacking(capability):
             _withdraw_mark(api, mark)
             return False
         mark = mark or _write_mark(api, capability)

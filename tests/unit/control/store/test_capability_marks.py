@@ -61,6 +61,22 @@ def test_it_is_used_when_all_know_it_and_for_good(store, cell):
     assert gate.all_processes_know("new-form") and known(store).all_processes_know("new-form")
 
 
+def test_a_held_upgrade_uses_nothing_new_until_it_is_released(store, cell, monkeypatch):
+    """Nova's upgrade_levels: the previous release can come back until the operator releases the upgrade by SIGHUP."""
+    monkeypatch.setattr(marks, "FRESH", 0.0)
+    announce(store, cell, "new-form")
+    held = [True]
+    gate = KnownCapabilities(store, lambda: 60.0, lambda: held[0])
+    assert not gate.all_processes_know("new-form") and stored_marks(store) == []
+    marks._write_mark(store.api, NEW)  # of a process that died before it was sure
+    assert not gate.all_processes_know("new-form") and stored_marks(store) == []
+    held[0] = False
+    assert gate.all_processes_know("new-form") and stored_marks(store) == [("new-form", True)]
+    held[0] = True
+    assert gate.all_processes_know("new-form")  # what is used stays used
+    assert KnownCapabilities(store, lambda: 60.0, lambda: True).all_processes_know("new-form")
+
+
 @pytest.mark.parametrize("lacking", ["api", "conductor", "0.1.0"])
 def test_it_waits_for_a_process_without_it(store, cell, lacking):
     announce(store, cell, "new-form")
