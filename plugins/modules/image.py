@@ -79,6 +79,7 @@ image:
         sample: 'sha256:0000000000000000000000000000000000000000000000000000000000000000'}
     disk_format: {description: 'Format; it is always found from the content, and a wrong claim is refused.', type: str,
         sample: qcow2}
+    ova_disk: {description: File of the disk to take out of an OVA that has several., type: str}
     kernel: {description: Image of format aki that servers of this image boot., type: str}
     ramdisk: {description: Image of format ari for the kernel., type: str}
     cmdline: {description: 'Kernel command line; needs a kernel, or is of format aki itself.', type: str}
@@ -95,6 +96,8 @@ image:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
+    ovf: {description: 'The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), C(secure_boot),
+          C(nics) and C(disks). null for an image that does not come from an OVA.', type: dict}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
     type: list, elements: str, sample: [record, receive]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on

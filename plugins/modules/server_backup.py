@@ -71,6 +71,7 @@ image:
         sample: 'sha256:0000000000000000000000000000000000000000000000000000000000000000'}
     disk_format: {description: 'Format; it is always found from the content, and a wrong claim is refused.', type: str,
         sample: qcow2}
+    ova_disk: {description: File of the disk to take out of an OVA that has several., type: str}
     kernel: {description: Image of format aki that servers of this image boot., type: str}
     ramdisk: {description: Image of format ari for the kernel., type: str}
     cmdline: {description: 'Kernel command line; needs a kernel, or is of format aki itself.', type: str}
@@ -87,6 +88,8 @@ image:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
+    ovf: {description: 'The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), C(secure_boot),
+          C(nics) and C(disks). null for an image that does not come from an OVA.', type: dict}
 consistency:
   description:
     - 'State of the file systems in the image. V(frozen): the guest agent had flushed and frozen them;

@@ -2,9 +2,9 @@
 """The driver of the resource type image: checks the content that servers boot from, and stores it once, read-only.
 
 ``document.state`` holds the facts of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``, ``digests``
-(sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (the identity of the file that it
-was read from) and ``pinned`` (the checksum was given by a user, not computed). ``want["source"]`` is removed when the
-content is stored.
+(sha256 and sha512), ``ovf`` and ``ova_disk`` (description and disk of an OVA), ``file`` (its path), ``source`` (where
+it came from), ``origin`` (the identity of the file that it was read from) and ``pinned`` (the checksum was given by a
+user, not computed). ``want["source"]`` is removed when the content is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from magnetar_agent.reconcile.documents import REPLACEMENT, Document
 from magnetar_agent.servers.disks import rbd_images
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
-from magnetar_core.image_format import Facts
 from magnetar_core.kinds import Image
 from magnetar_core.operations import utc_timestamp
 from magnetar_core.plan import Result, Step, diff_documents
@@ -120,6 +119,7 @@ class ImageDriver(DocumentDriver):
         waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
         values = {**document.want, **{key: state.get(key) for key in ("size", "virtual_size", "consistency")},
+                  importing.OVF: state.get(importing.OVF) or (document.want.get("source") or {}).get(importing.OVF),
                   "status": "active" if importing.content_is_stored(document) else absent, "id": document.id,
                   "name": document.name, "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
@@ -262,14 +262,16 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
             raise InvalidField("checksum", "is required with source.url, as sha256:HEX or sha512:HEX")
     elif "path" in source:
         with sources.open_file(source["path"], host.settings.image_paths) as file:
-            _look(host, file, want)
+            ova = _look(host, file, want).ova
+        if ova:  # shown in dry runs, too
+            want["source"] = {**source, importing.OVF: ova.description.as_document()}
     elif "volume" in source:
         want.update(of_volume.complete_volume_source(host, want))
     elif source["upload"] is not True:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 
 
-def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
+def _look(host: LocalHost, file: BufferedReader, want: Fields) -> importing.Inspection:
     return importing.inspect_file(host, file.fileno(), os.fstat(file.fileno()).st_size, want)
 
 
@@ -280,6 +282,8 @@ def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> 
     the checksum of the new content."""
     state = document.state
     source = want.pop("source", None)
+    if want.get("ova_disk") == state.get("ova_disk"):  # a name for the only disk
+        want["ova_disk"] = document.want.get("ova_disk")
     name, _colon, digest = want["checksum"].partition(":")
     if state["digests"][name] == digest:
         want["checksum"] = document.want["checksum"]
@@ -292,7 +296,7 @@ def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str
     with sources.open_file(source["path"], host.settings.image_paths) as file:
         if sources.file_origin(source["path"], file) == state["origin"]:
             return
-        facts = _look(host, file, {"properties": want.get("properties")})
+        facts = _look(host, file, {"properties": want.get("properties"), "ova_disk": want.get("ova_disk")}).facts
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest == state["digests"]["sha256"]:
         return

@@ -14,7 +14,7 @@ from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen, Inject
 from magnetar_agent.virt.disks import iso, vfat
 from magnetar_agent.virt.disks.disks import atomic_file
 from magnetar_core.errors import HypervisorError
-from magnetar_core.image_format import vmdk_size
+from magnetar_core.image_format import CONVERTED, converted_disk_size
 
 from .exports import Exports
 
@@ -162,8 +162,10 @@ def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
         head = file.read(1 << 14)
     if format == "luks":
         return DiskSeen("luks", path.stat().st_size)
-    if format == "vmdk":
-        return DiskSeen("vmdk", vmdk_size(head.ljust(1 << 16, b"\0")))
+    if format in CONVERTED:
+        content = path.read_bytes().ljust(1 << 16, b"\0")
+        return DiskSeen(format, converted_disk_size(format, path.stat().st_size, lambda at, length: content[
+            at:at + length]))
     if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
     _magic, _version, at, length, _bits, size, crypt = _QCOW2.unpack_from(head)[:7]

@@ -6,27 +6,40 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from magnetar_agent.reconcile.documents import Document
 from magnetar_core import image_format
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField
-from magnetar_core.kinds.image import VMDK
+from magnetar_core.images.ova import ArchivedDisk, Ova, is_archive, read_ova
+from magnetar_core.kinds.image import CONVERTED_FORMATS
 
-from . import ova
+from . import unpacking
 from .store import ContentPart, ImageStore, check_length
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Fields
+    from magnetar_core.images.hyperv import ReadAt
     from magnetar_core.operations import Operation
 
 #: Names of the copy for an image in its folder; QEMU's tools write it under the second one.
 COPIES = ("volume", "volume.part")
 #: Formats of the disk in an OVA.
-OF_ARCHIVES = (VMDK, "qcow2")
+OF_ARCHIVES = (*CONVERTED_FORMATS, "qcow2")
 #: The source of an image whose content a client sends.
 UPLOAD = {"upload": True}
+#: Field of an image, and of its source while the image is made, with the description of an OVA.
+OVF = "ovf"
+
+
+class Inspection(NamedTuple):
+    """The result of ``inspect_file``. *facts*: format and size of the disk. Of an OVA also *ova*, the archive, and
+    *archived*, the disk in it."""
+
+    facts: image_format.Facts
+    ova: Ova | None = None
+    archived: ArchivedDisk | None = None
 
 
 def image_store(host: LocalHost) -> ImageStore:
@@ -86,12 +99,13 @@ def check_not_encrypted(document: Document | None) -> None:
                        "server. Nothing is made of it but that server; unshelve it.")
 
 
-def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
-    """Return format and sizes of the new content for an image (``image_format.inspect_image``). *head*: the first bytes
-    of the content; *size*: the number of all bytes; *want*: the image's fields. Raises ``ImageRefused`` for content
-    that this host does not accept, or whose format differs from the declared ``disk_format``."""
+def inspect_content(host: LocalHost, read: ReadAt, size: int, want: Fields) -> image_format.Facts:
+    """Return format and sizes of the new content for an image (``image_format.inspect_image``). *read*: reads the
+    content at an offset; *size*: the number of all bytes; *want*: the image's fields. Raises ``ImageRefused`` for
+    content that this host does not accept, or whose format differs from the declared ``disk_format``."""
     claimed = want.get("disk_format")
-    facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
+    facts = image_format.inspect_image(read(0, min(image_format.HEAD, size)), size, claimed,
+                                       image_format.is_encrypted(want), read)
     limit = host.settings.image_max_virtual_bytes
     if facts.virtual_size > limit:
         raise ImageRefused(
@@ -103,29 +117,39 @@ def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> im
     return facts
 
 
-def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> image_format.Facts:
+def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> Inspection:
     """Do the same as ``inspect_content`` for the whole content, *size* bytes in the open file *descriptor*. Of an OVA
-    archive, return format and size of the disk in it."""
-    head = os.pread(descriptor, image_format.HEAD, 0)
-    if not ova.is_archive(head):
-        return inspect_content(host, head, size, want)
-    disk = ova.find_archived_disk(descriptor, size).member
-    head = os.pread(descriptor, min(image_format.HEAD, disk.size), disk.offset)
-    facts = inspect_content(host, head, disk.size, want)
+    archive, inspect the disk in it that *want* names."""
+    read, name = _reader_of(descriptor, 0, size), want.get("ova_disk")
+    if not is_archive(read(0, image_format.SECTOR)):
+        if name is not None:
+            raise InvalidField("ova_disk", "is for an OVA, and the content is none", name)
+        return Inspection(inspect_content(host, read, size, want))
+    ova = read_ova(read, size)
+    archived = ova.disk(name)
+    disk = archived.member
+    facts = inspect_content(host, _reader_of(descriptor, disk.offset, disk.size), disk.size, want)
     if facts.format not in OF_ARCHIVES:
         raise ImageRefused(f"The disk {disk.name!r} of the OVA is {facts.format}, and it must be "
                            f"{' or '.join(OF_ARCHIVES)}. Unpack the OVA, and give the disk as the image.")
-    return facts
+    return Inspection(facts, ova, archived)
 
 
-def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
+def _reader_of(descriptor: int, begin: int, size: int) -> ReadAt:
+    """Return a function that reads the *size* bytes from *begin* on of the open file *descriptor*, and no others."""
+    def read(at: int, length: int) -> bytes:
+        return os.pread(descriptor, min(length, size - at), begin + at) if 0 <= at < size else b""
+    return read
+
+
+def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> Inspection:
     """Check the new content of an image, in the temporary file *part*, against the image's fields *want*, flush it to
-    disk, and return its format and sizes. Raises ``ImageRefused`` or ``InvalidField``."""
+    disk, and return what was found. Raises ``ImageRefused`` or ``InvalidField``."""
     part.check_digests(want.get("checksum"))
-    facts = inspect_file(host, part.descriptor, part.size, want)
-    check_boot_fields(want, facts.format)
+    inspection = inspect_file(host, part.descriptor, part.size, want)
+    check_boot_fields(want, inspection.facts.format)
     part.make_read_only()
-    return facts
+    return inspection
 
 
 def copy_paths(host: LocalHost, image: str) -> list[Path]:
@@ -139,22 +163,24 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
     """Check the content in the temporary file *part* and make it the content of the image *document*. Nothing is
     changed if a check fails.
 
-    The disk of an OVA is unpacked, and a VMDK is converted to qcow2; the recorded digests stay those of the content as
-    delivered. *source*: the image's source, and *origin*: the attributes of a local source file (``file_origin``); both
-    are recorded in the document.
+    The disk of an OVA is unpacked, and a VMDK, VHD or VHDX is converted to qcow2; the recorded digests stay those of
+    the content as delivered. *source*: the image's source, and *origin*: the attributes of a local source file
+    (``file_origin``); both are recorded in the document.
     """
     want, claimed = document.want, document.want.get("checksum")
-    facts, format = checked_content(host, want, part), None
-    if ova.is_archive(part.head()):
-        _unpack(host, document.id, part, operation)
-    if facts.format == VMDK:
-        format = _converted(host, document.id, part, operation)
+    (facts, ova, archived), format = checked_content(host, want, part), None
+    if archived:
+        _unpack(host, document.id, part, archived, operation)
+    if facts.format in CONVERTED_FORMATS:
+        format = _converted(host, document.id, part, facts.format, operation)
     files = image_store(host)
-    file = files.path(document.id, part.digests["sha256"])
+    file = files.path(document.id, part.file_name)
     want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
     document.state.update(
+        ovf=ova and ova.description.as_document(), ova_disk=archived and archived.member.name,
         file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=format or facts.format,
-        digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
+        digests=part.digests, source={name: value for name, value in source.items() if name != OVF}, origin=origin,
+        pinned=claimed is not None, status="active")
     want.pop("source", None)
     host.hypervisor.permit([part.path])
     with files.still():
@@ -162,31 +188,31 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
         files.commit(document.id, part)
 
 
-def _unpack(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> None:
-    """Replace the OVA in the temporary file *part*, new content of the image with the uuid *image*, by the disk in it.
-    Raises ``ImageRefused`` if the disk does not fit the archive's manifest, or ``NoSpace``."""
-    disk, (path, _written) = ova.find_archived_disk(part.descriptor, part.size), copy_paths(host, image)
+def _unpack(host: LocalHost, image: str, part: ContentPart, disk: ArchivedDisk, operation: Operation) -> None:
+    """Replace the OVA in the temporary file *part*, new content of the image with the uuid *image*, by the *disk* in
+    it. Raises ``ImageRefused`` if the disk does not fit the archive's manifest, or ``NoSpace``."""
+    path, _written = copy_paths(host, image)
     image_store(host).check_room(disk.member.size)
     try:
         path.unlink(missing_ok=True)
         target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            ova.copy_archived_disk(part.descriptor, disk, target,
+            unpacking.copy_archived_disk(part.descriptor, disk, target,
                                    partial(advance_bytes, operation, disk.member.size, "unpack"))
         finally:
             os.close(target)
         part.replace(path)
     finally:
         path.unlink(missing_ok=True)
-    part.size = disk.member.size
+    part.size, part.member = disk.member.size, disk.member.name
     part.make_read_only()
 
 
-def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Convert the VMDK in the temporary file *part*, new content of the image with the uuid *image*, to a qcow2, and
-    replace the VMDK by the qcow2. Return the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without
-    access to other files. Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the
-    same data several times."""
+def _converted(host: LocalHost, image: str, part: ContentPart, old_format: str, operation: Operation) -> str:
+    """Convert the disk in the temporary file *part*, new content of the image with the uuid *image*, to a qcow2, and
+    replace the disk by the qcow2. Return the new format, ``qcow2``. A process of QEMU's user reads the disk, without
+    access to other files. *old_format*: its format. Raises ``TooLarge`` if the qcow2 gets too large: the disk may be
+    compressed, or refer to the same data several times."""
     path, written = copy_paths(host, image)
 
     def report_progress(done: int, total: int) -> None:
@@ -196,7 +222,7 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
 
     try:
         path.unlink(missing_ok=True)
-        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2", report_progress)
+        host.hypervisor.copy_disk(part.path, old_format, path, "qcow2", report_progress)
         check_length(path.stat().st_size, host.settings.image_max_bytes)
         part.replace(path)
     finally:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.reconcile.documents import sync_folder
 from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
-from magnetar_core.image_format import HEAD
 
 from .sources import CHUNK
 
@@ -42,11 +41,12 @@ MODE = 0o440
 
 class ContentPart:
     """A file with the content of an image while it is being written. *digests*: hex digest by algorithm, set by
-    ``write_chunks`` or ``measure``."""
+    ``write_chunks`` or ``measure``. *member*: name of the file in an archive that has taken the archive's place; empty
+    for other content."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
-        self.size = 0
+        self.size, self.member = 0, ""
         self.digests: dict[str, str] = {}
 
     def write_chunks(self, chunks: Iterable[bytes], length: int | None, limit: int,
@@ -104,9 +104,12 @@ class ContentPart:
         self.descriptor = descriptor
         os.fchown(descriptor, os.geteuid(), os.getegid())
 
-    def head(self) -> bytes:
-        """Return the first bytes of the content, for ``image_format.inspect_image``."""
-        return os.pread(self.descriptor, HEAD, 0)
+    @property
+    def file_name(self) -> str:
+        """Return the name of the complete content in the image store: its SHA-256 digest as delivered. Files of the
+        same archive have different names, which follow from the archive's digest and their names in it."""
+        digest = self.digests["sha256"]
+        return hashlib.sha256(f"{digest}/{self.member}".encode()).hexdigest() if self.member else digest
 
     def check_digests(self, checksum: str | None) -> None:
         """Raise ``ImageRefused`` unless the content has the *checksum* (``sha256:…`` or ``sha512:…``); ``None``: do
@@ -223,7 +226,7 @@ class ImageStore:
         (``part.make_read_only`` was called), to its final name; flush the folder; return the path. The caller must be
         in a block of ``still``, and must have recorded the path in the document, so that ``sweep`` does not remove the
         file."""
-        path = self.path(image, part.digests["sha256"])
+        path = self.path(image, part.file_name)
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)

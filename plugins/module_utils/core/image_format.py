@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detection of an image's format from the beginning of its content alone. ``inspect_image`` trusts nothing in the
+"""Detection of an image's format from its content alone. ``inspect_image`` trusts nothing in the
 content.
 
 References that QEMU would follow out of the file are refused: backing files, data files, VMDK extents. Content that
-matches two formats is refused too. Formats other than raw, qcow2, vmdk, iso, aki and ari are refused by name. Only the
-given bytes are read, each a fixed number of times; compressed content is expanded by ``_FIRST`` bytes at most.
+matches two formats is refused too. Formats other than raw, qcow2, vmdk, vhd, vhdx, iso, aki and ari are refused by
+name. Each byte is read a fixed number of times; compressed content is expanded by ``_FIRST`` bytes at most.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import zlib
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from .errors import ImageRefused
+from .images import hyperv
+from .images.hyperv import ReadAt
 from .kinds.image import FORMATS
 
 #: Bytes of the beginning that ``inspect_image`` needs: every header that it reads ends before this.
@@ -25,27 +27,29 @@ SECTOR = 512
 
 
 class Facts(NamedTuple):
-    """The result of an image inspection. *format*: raw, qcow2, vmdk, iso, aki or ari. *virtual_size*: the size of the
-    disk that a guest sees, in bytes.
+    """The result of an image inspection. *format*: one of ``FORMATS``. *virtual_size*: the size of the disk that a
+    guest sees, in bytes.
     """
 
     format: str
     virtual_size: int
 
 
-def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False) -> Facts:
+def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False,
+                  read: Optional[ReadAt] = None) -> Facts:
     """Return the format and virtual size of an image of *size* bytes that begins with *head*: ``HEAD`` bytes, or the
     whole content. Raises only ``ImageRefused``, with the reason.
 
     *claimed*: the format that the user states; it only decides whether a compressed file may be a ramdisk. *encrypted*:
-    if true, the image must be a qcow2 that is encrypted with LUKS; if false, encrypted images are refused.
+    if true, the image must be a qcow2 that is encrypted with LUKS; if false, encrypted images are refused. *read*:
+    reads the content at an offset, for formats with tables further behind (VHD, VHDX); by default, from *head*.
     """
     if not size:
         raise ImageRefused("The image is empty.")
     try:
         if encrypted and detect_image_format(head, claimed) != "qcow2":
             raise ImageRefused("The image is said to be encrypted (%s), and only a qcow2 can be." % SECRET_UUID)
-        return _qcow2(head, size, LUKS) if encrypted else _inspect(head, size, claimed)
+        return _qcow2(head, size, LUKS) if encrypted else _inspect(head, size, claimed, read or _reader_of(head))
     except ImageRefused:
         raise
     except Exception as error:  # the content is hostile or damaged, and must not pass when a parser fails
@@ -53,9 +57,18 @@ def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypt
                            "in.") from error
 
 
-def _inspect(head: bytes, size: int, claimed: Optional[str]) -> Facts:
+def _inspect(head: bytes, size: int, claimed: Optional[str], read: ReadAt) -> Facts:
     name = detect_image_format(head, claimed)
+    if name == "raw" and hyperv.is_fixed_vhd(read, size):
+        name = "vhd"
+    if name in CONVERTED:
+        return Facts(name, converted_disk_size(name, size, read))
     return CHECKS[name](head, size) if name in CHECKS else Facts(name, size)
+
+
+def _reader_of(content: bytes) -> ReadAt:
+    """Return a function that reads *content* at an offset."""
+    return lambda at, length: content[at:at + length]
 
 
 def detect_image_format(head: bytes, claimed: Optional[str] = None) -> str:
@@ -213,11 +226,20 @@ def _vmdk(head: bytes, _size: int) -> Facts:
     return Facts("vmdk", capacity * SECTOR)
 
 
-def vmdk_size(head: bytes) -> int:
-    """Return the virtual size in bytes of a VMDK image that begins with *head*. Raises ``ImageRefused`` for any other
-    content.
+def converted_disk_size(format: str, size: int, read: ReadAt) -> int:
+    """Return the virtual size in bytes of a disk in one of the formats ``CONVERTED``. *size*: bytes of its content.
+    *read*: reads the content at an offset. Raises ``ImageRefused`` for any other content.
     """
-    return _vmdk(head, len(head)).virtual_size
+    return CONVERTED[format](read, size)
+
+
+def _vmdk_size(read: ReadAt, size: int) -> int:
+    return _vmdk(read(0, _DESCRIBED.stop), size).virtual_size
+
+
+#: Function for the virtual size of each format that a host converts to qcow2.
+CONVERTED: dict[str, Callable[[ReadAt, int], int]] = {
+    "vmdk": _vmdk_size, "vhd": hyperv.vhd_size, "vhdx": hyperv.vhdx_size}
 
 
 #: The longest name of a backing file (docs/interop/qcow2.txt).
@@ -251,8 +273,8 @@ def qcow2_header(head: bytes) -> Qcow2Header:
     return Qcow2Header(virtual, head[at:at + length] if at else None, bool(crypt))
 
 
-#: Check of each accepted disk format.
-CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso, "vmdk": _vmdk}
+#: Check of each disk format that a server can boot from as it is.
+CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso}
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:

@@ -65,3 +65,32 @@ def sparse_vmdk(capacity: int = 8192, type: str = "monolithicSparse", version: i
             f'{extent or f"RW {capacity} SPARSE {chr(34)}a.vmdk{chr(34)}"}\n{more}\n')
     header = struct.pack("<4sIIQQQQ", b"KDMV", version, 3, capacity, 128, at, 20)
     return header.ljust(512, b"\0") + text.encode().ljust(65024, b"\0")
+
+
+def vhd(kind: int = 3, size: int = MIB, header: str = "cxsparse", parent: str = "", damaged: bool = False) -> bytes:
+    """A VHD as qemu-img makes it: of fixed size (*kind* 2), dynamic (3) or differencing (4)."""
+    fixed = kind == 2
+    footer = bytearray(struct.pack(">8sIIQI4sIIQQIII", b"conectix", 2, 0x10000, 2**64 - 1 if fixed else 512, 0, b"win ",
+                                   0x60001, 0x5769326B, size, size, 0, kind, 0).ljust(512, b"\0"))
+    footer[64:68] = struct.pack(">I", (~sum(footer) + damaged) & 0xFFFFFFFF)
+    if fixed:
+        return bytes(size) + bytes(footer)
+    dynamic = header.encode().ljust(64, b"\0") + parent.encode("utf-16-be")
+    return bytes(footer) + dynamic.ljust(1024, b"\0") + b"\xff" * 512 + bytes(footer)
+
+
+def vhdx(size: int = MIB, flags: int = 0, sector: int = 512, at: int = 2 * MIB, items: int = 3) -> bytes:
+    """A VHDX with its table of regions, and metadata at the offset *at*."""
+    data = bytearray(at + 2 * 65536)
+    data[:8] = b"vhdxfile"
+    region = bytes.fromhex("06a27c8b90479a4bb8fe575f050f886e") + struct.pack("<QII", at, MIB, 1)
+    data[192 * 1024:192 * 1024 + 16 + 32] = struct.pack("<4sIII", b"regi", 0, 1, 0) + region
+    values = (("3767a1ca36fa434db3b633f0aa44e76b", struct.pack("<II", MIB, flags)),
+              ("2442a52f1bcd7648b2115dbed83bf4b8", struct.pack("<Q", size)),
+              ("1dbf41816fa90947ba47f233a8faab5f", struct.pack("<I", sector)))[:items]
+    data[at:at + 32] = struct.pack("<8sHH20x", b"metadata", 0, len(values))
+    for number, (guid, value) in enumerate(values):
+        place, offset = at + 32 * (number + 1), 65536 + 16 * number
+        data[place:place + 32] = bytes.fromhex(guid) + struct.pack("<IIII", offset, len(value), 0, 0)
+        data[at + offset:at + offset + len(value)] = value
+    return bytes(data)

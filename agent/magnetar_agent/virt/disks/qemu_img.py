@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from magnetar_agent.host.storage import DiskSeen, NetworkSource
 from magnetar_agent.virt.tools.process import run_program
 from magnetar_core.errors import HypervisorError, ImageRefused
-from magnetar_core.image_format import disk_formats, qcow2_header, vmdk_size
+from magnetar_core.image_format import CONVERTED, converted_disk_size, disk_formats, qcow2_header
 
 from . import disk_keys
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 FIRST = 64 * 1024
 #: Fields of a LUKS 1 header: magic, version, and the first sector of the content.
 _LUKS = struct.Struct(">6sH96xI")
+#: QEMU's driver and options for each format that the agent converts. For a VHD, QEMU otherwise takes the size from its
+#: geometry if its creator is one of some programs, and cuts the end of the disk off.
+DRIVERS: dict[str, dict[str, Any]] = {"vmdk": {"backing": None}, "vhdx": {},
+                                      "vhd": {"driver": "vpc", "force_size_calc": "current_size"}}
 #: Possible backing files of an overlay, next to it: the links that ``servers.disks.image_links`` makes to images.
 BENEATH = ("base", "rescue.base")
 
@@ -91,8 +95,8 @@ class Nodes:
         node: dict[str, Any] = {"driver": format, "file": self._file(descriptor)}
         if format == "luks":
             node["key-secret"] = disk_keys.key_object_name(0)
-        if format == "vmdk":
-            node["backing"] = None
+        if format in CONVERTED:
+            node.update(DRIVERS[format])
         if format == "qcow2":
             header = _seen(descriptor, source, format)
             node["backing"] = self._beneath(header, source)
@@ -181,8 +185,9 @@ def _seen(descriptor: int, path: Path, format: str) -> DiskSeen:
     if format == "luks":
         return DiskSeen("luks", max(0, size - _luks_begin(descriptor, path)))
     try:
-        if format == "vmdk":
-            return DiskSeen("vmdk", vmdk_size(os.pread(descriptor, FIRST, 0)))
+        if format in CONVERTED:
+            return DiskSeen(format, converted_disk_size(
+                format, size, lambda at, length: os.pread(descriptor, length, at)))
         header = qcow2_header(os.pread(descriptor, FIRST, 0))
     except ImageRefused as error:
         raise _foreign(path, error.message.rstrip(".")) from None

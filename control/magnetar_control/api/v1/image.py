@@ -38,7 +38,7 @@ def render_image(image: Mapping[str, Any]) -> Document:
     checksum = properties.get(CHECKSUM) or (f"sha512:{image['os_hash_value']}" if image.get("os_hash_value") else None)
     return {"id": image["id"], "name": image["name"] or "", "description": properties.get(DESCRIPTION) or "",
             "checksum": checksum, "disk_format": image["disk_format"], "kernel": None, "ramdisk": None, "cmdline": None,
-            "min_disk": image["min_disk"], "min_ram": image["min_ram"],
+            "ova_disk": None, "ovf": None, "min_disk": image["min_disk"], "min_ram": image["min_ram"],
             "properties": {name: value for name, value in properties.items()
                            if name not in (DESCRIPTION, CHECKSUM, CONSISTENCY) and isinstance(value, str)},
             "consistency": properties.get(CONSISTENCY), "visibility": image["visibility"],
@@ -54,7 +54,7 @@ class CloudImages(CloudDriver):
     otherwise to an image of another project."""
 
     kind = Image
-    host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
+    host_only = {"ova_disk": None, "kernel": None, "ramdisk": None, "cmdline": None}
     new = {"status": "queued"}
 
     def __init__(self) -> None:

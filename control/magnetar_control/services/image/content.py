@@ -70,8 +70,8 @@ class Content:
             sha512.update(chunk)
             head += chunk[:image_format.HEAD - len(head)]
             self._write(part, chunk)
-        virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed, encrypted)
         os.ftruncate(part, size)  # the content may end in a hole
+        virtual = 0 if empty and not size else self._inspected(part, bytes(head), size, claimed, encrypted)
         os.fsync(part)
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
 
@@ -80,13 +80,14 @@ class Content:
         if length > self.limit:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
-    def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
-        """Return the virtual size in bytes of image content. *head*: the first bytes of the content. *size*: its length
-        in bytes. *claimed*: the image's disk_format. *encrypted*: accept only qcow2 encrypted with LUKS. Raises
-        ``InvalidRequest`` if the content has another format than *claimed*, an unaccepted format, or a virtual size
-        above the limit."""
+    def _inspected(self, part: int, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
+        """Return the virtual size in bytes of the image content in the file descriptor *part*. *head*: the first bytes
+        of the content. *size*: its length in bytes. *claimed*: the image's disk_format. *encrypted*: accept only qcow2
+        encrypted with LUKS. Raises ``InvalidRequest`` if the content has another format than *claimed*, an unaccepted
+        format, or a virtual size above the limit."""
         try:
-            format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
+            format, virtual = image_format.inspect_image(head, size, claimed, encrypted,
+                                                         lambda at, length: os.pread(part, length, at))
             if format != claimed:
                 raise ImageRefused(f"disk_format says {claimed}, and the content is {format}. Give the right "
                                    "disk_format.")

@@ -4,20 +4,42 @@
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind, Record
-from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
+from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, OneOf, Text
 from .common import REFERENCE, TIME, Resource
 
-#: Formats that servers boot from, and formats of kernels and ramdisks. The host converts a VMDK to qcow2 when it
-#: receives it.
+#: Formats that servers boot from, and formats of kernels and ramdisks.
 DISKS, BOOT = ("raw", "qcow2", "iso"), ("aki", "ari")
-VMDK = "vmdk"
-FORMATS = (*DISKS, *BOOT, VMDK)
+#: Formats that the host converts to qcow2 when it receives them.
+CONVERTED_FORMATS = ("vmdk", "vhd", "vhdx")
+FORMATS = (*DISKS, *BOOT, *CONVERTED_FORMATS)
 CHECKSUM = Text(8, 135, "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})",
                 "must be sha256: or sha512: followed by the lower-case hexadecimal digest")
 
+#: Text that is taken from the description of an OVA.
+_DESCRIBED = Text(0, 255)
+
+
+def _ovf() -> Record:
+    """Return the value type of the description of an OVA."""
+    return Record(
+        name=Field(_DESCRIBED, "Name of the guest."),
+        os=Field(_DESCRIBED, "Its operating system, as the program that exported it names it."),
+        vcpus=Field(Nullable(Integer(1)), "Number of virtual CPUs."),
+        ram=Field(Nullable(Integer(1)), "Memory in MiB."),
+        firmware=Field(Choices("bios", "uefi"), "Its firmware."),
+        secure_boot=Field(Boolean(), "Whether UEFI started only signed software."),
+        nics=Field(ListOf(Record(network=Field(_DESCRIBED, "Name of its network there."),
+                                 model=Field(_DESCRIBED, "Model of the card."))), "Its NICs in order."),
+        disks=Field(ListOf(Record(name=Field(_DESCRIBED, "File in the archive."),
+                                  size=Field(Nullable(Integer(0)), "Bytes that the guest sees."),
+                                  bus=Field(Nullable(_DESCRIBED), "Its bus."),
+                                  controller=Field(_DESCRIBED, "Model of its controller."))), "Its disks in order."),
+    )
+
 
 class Image(Resource):
-    """Content that servers boot from: a disk (raw, qcow2, vmdk), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
+    """Content that servers boot from: a disk (raw, qcow2, vmdk, vhd, vhdx), a CD (iso), a kernel (aki) or a ramdisk
+    (ari)."""
 
     noun, plural = "image", "images"
     sample_actions = ("record", "receive")
@@ -46,6 +68,8 @@ class Image(Resource):
                      sample="sha256:" + "0" * 64)
     disk_format = Field(Choices(*FORMATS), "Format; it is always found from the content, and a wrong claim is refused.",
                         on=FIXED, aliases=("format",), sample="qcow2")
+    ova_disk = Field(Nullable(Text(1, 200)), "File of the disk to take out of an OVA that has several.", default=None,
+                     on=FIXED, sample=None)
     kernel = Field(Nullable(REFERENCE), "Image of format aki that servers of this image boot.", default=None,
                    on=FIXED, sample=None)
     ramdisk = Field(Nullable(REFERENCE), "Image of format ari for the kernel.", default=None, on=FIXED,
@@ -70,6 +94,9 @@ class Image(Resource):
                         "image that C(create_image) made of a server; null for other images.", on=READ, sample=None)
     size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
     virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)
+    ovf = Field(Nullable(_ovf()), "The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), "
+                "C(secure_boot), C(nics) and C(disks). null for an image that does not come from an OVA.", on=READ,
+                sample=None)
 
 
 class ImageMember(Kind):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.images import importing, ova
+from magnetar_agent.images import importing, unpacking
 from magnetar_core.errors import ImageRefused, NoSpace
 from tests.support.agent.hostile_qemu import Hypervisor
 from tests.support.agent.image import digest, file, kept, receive
@@ -128,7 +128,7 @@ def test_a_disk_that_differs_from_the_manifest_is_refused(host: Host) -> None:
 
 
 def test_a_full_host_refuses_before_it_unpacks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ova, "copy_archived_disk", lambda *_args: pytest.fail("it was unpacked"))
+    monkeypatch.setattr(unpacking, "copy_archived_disk", lambda *_args: pytest.fail("it was unpacked"))
     want, usage, calls = file(host, make_ova(DISK)), shutil.disk_usage(host.root), []
 
     def full(_path: Path) -> object:
