@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from magnetar_core.errors import InvalidField, TooLarge, Unreachable
+from magnetar_core.image_format import PACK_OVF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,11 @@ def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
     except OSError as error:
         raise InvalidField("source.path", f"cannot be opened on the host: {error.strerror}", path) from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise InvalidField("source.path", f"is a folder, and must be a file. Is it an exported OVF? {PACK_OVF}",
+                               path)
+        if not stat.S_ISREG(mode):
             raise InvalidField("source.path", "must be a regular file", path)
         real = Path(f"/proc/self/fd/{descriptor}").readlink()
         if not any(real.is_relative_to(_real(folder)) for folder in folders):

@@ -124,6 +124,8 @@ def _raw(head: bytes, size: int) -> Facts:
         if head[offset:offset + len(magic)] == magic:
             raise ImageRefused(
                 f"The content is {description}, not a disk. Unpack it, and give the disk that is inside.")
+    if OVF in head[:SECTOR * 8] and head.lstrip(b"\xef\xbb\xbf \r\n")[:1] == b"<":
+        raise ImageRefused(f"The content is the description of a guest (.ovf), whose disks are other files. {PACK_OVF}")
     if size % SECTOR:
         raise ImageRefused(f"The content is no known format, and no raw disk either: its {size} bytes are not a "
                            f"multiple of {SECTOR}. Is it an error page, or cut short?")
@@ -136,6 +138,9 @@ NOT_DISKS = (
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
 )
+#: Namespace of a description of a guest, and what to do with a folder that has one.
+OVF = b"http://schemas.dmtf.org/ovf/envelope/"
+PACK_OVF = "Pack its folder to an OVA: tar -cf NAME.ova NAME.ovf *.vmdk, and give the OVA."
 
 
 def _iso(_head: bytes, size: int) -> Facts:

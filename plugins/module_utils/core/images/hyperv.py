@@ -47,7 +47,7 @@ def is_fixed_vhd(read: ReadAt, size: int) -> bool:
     if len(footer) < FOOTER or not footer.startswith(COOKIE) or not _sum_fits(footer):
         return False
     _cookie, _next, virtual, kind, _sum = _FOOTER.unpack_from(footer)
-    return kind == FIXED and virtual == size - FOOTER
+    return bool(kind == FIXED and virtual == size - FOOTER)
 
 
 def vhd_size(read: ReadAt, size: int) -> int:

@@ -63,7 +63,7 @@ class Ova(NamedTuple):
         if name is None and len(disks) != 1:
             advice = ". Name one of them as ova_disk, and make an image of each" if disks else ""
             raise ImageRefused("The OVA is refused: it has %d disks%s, and an image is one disk%s." % (
-                len(disks), " (%s)" % names if names else "", advice))
+                len(disks), " (%s)" % names if names else "", advice), disks=[disk.name for disk in disks])
         chosen: Optional[DescribedDisk] = next((disk for disk in disks if name in (None, disk.name)), None)
         if chosen is None:
             raise ImageRefused("The OVA has no disk %r. Its disks: %s." % (name, names or "none"), field="ova_disk")

@@ -70,8 +70,11 @@ def parse_description(text: bytes) -> Description:
     files = {element.get("ovf.id", ""): element for element in root.iter("ovf.File")}
     slots = {place.rpartition("/")[2]: item for item in items if item.get("ResourceType") in _DISKS
              and (place := item.get("HostResource"))}
+    order = {disk: number for number, disk in enumerate(slots)}
     disks = [_disk(element, files.get(element.get("ovf.fileRef", "")), slots, controllers)
-             for element in root.iter("ovf.Disk") if element.get("ovf.fileRef")]
+             for element in sorted(root.iter("ovf.Disk"),
+                                   key=lambda disk: order.get(disk.get("ovf.diskId", ""), len(order)))
+             if element.get("ovf.fileRef")]
     if len(disks) > MOST_DEVICES:
         raise refuse_ova("it has %d disks, and servers have %d at most" % (len(disks), MOST_DEVICES))
     return Description(len(list(root.iter("ovf.VirtualSystem"))), disks, _hardware(root, items))
@@ -165,11 +168,12 @@ def _hardware(root: Element, items: Sequence[Mapping[str, str]]) -> dict[str, An
     settings = {element.get("key", element.get("ovf.key", "")): element.get("value", element.get("ovf.value", ""))
                 for element in system.iter("Config")}
     uefi = settings.get("firmware", "").lower() == "efi" or any(
-        element.get("type", "").upper().startswith("EFI") for element in system.iter("Firmware"))
+        element.tag in ("Firmware", "ovf.Firmware") and  # of VirtualBox, in its own section
+        element.get("type", element.get("ovf.type", "")).upper().startswith("EFI") for element in system.iter())
     memory = _quantity(items, _MEMORY)
     unit = _unit(next((item.get("AllocationUnits", "") for item in items if item.get("ResourceType") == _MEMORY), ""))
     return {
-        "name": _text(system.findtext("ovf.Name") or system.get("ovf.id", "")),
+        "name": _text(system.findtext("ovf.Name") or system.get("ovf.id") or ""),
         "os": _text(system.findtext("ovf.OperatingSystemSection/ovf.Description") or ""),
         "vcpus": _within(_quantity(items, _CPU), 1 << 12),
         "ram": _within(memory * (unit or 1 << 20) >> 20, 1 << 26),

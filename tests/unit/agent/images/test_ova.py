@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.images import importing, unpacking
-from magnetar_core.errors import ImageRefused, NoSpace
+from magnetar_core.errors import ImageRefused, InvalidField, NoSpace
 from tests.support.agent.hostile_qemu import Hypervisor
 from tests.support.agent.image import digest, file, kept, receive
-from tests.support.agent.ova import archive, description, entry, make_ova
+from tests.support.agent.ova import archive, description, entry, machine, make_ova
 from tests.unit.agent.conftest import Host
 from tests.unit.core.images import qcow2, sparse_vmdk, vmdk
 
@@ -154,3 +154,48 @@ def test_a_real_disk_keeps_its_content(host: Host, monkeypatch: pytest.MonkeyPat
     path, _format = importing.content_by_id(host.agent.host, str(shown["id"]))
     answer = subprocess.run(["qemu-img", "compare", raw, path], check=True, capture_output=True, text=True)
     assert "identical" in answer.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("qemu-img"), reason="needs root and qemu-img")
+def test_each_real_disk_of_an_ova_becomes_an_image(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = {"a.vmdk": host.root / "a.raw", "b.vhd": host.root / "b.raw"}
+    contents = {}
+    for (name, raw), format in zip(disks.items(), (["vmdk", "-o", "subformat=streamOptimized"],
+                                                   ["vpc", "-o", "force_size=on"]), strict=True):
+        raw.write_bytes(os.urandom(1 << 20).ljust(4 << 20, b"\0"))
+        subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", *format, raw, host.root / name], check=True)
+        contents[name] = (host.root / name).read_bytes()
+    data = archive(("web.ovf", machine(dict.fromkeys(contents, 4 << 20))), *contents.items())
+    monkeypatch.setattr(host.fake, "copy_disk", Hypervisor().copy_disk)
+    paths = []
+    for name, raw in disks.items():
+        shown = host.ensure("image", name, file(host, data, ova_disk=name)).resource
+        assert shown is not None and shown["virtual_size"] == 4 << 20 and shown["ovf"]["vcpus"] == 2
+        paths.append(importing.content_by_id(host.agent.host, str(shown["id"]))[0])
+        answer = subprocess.run(["qemu-img", "compare", raw, paths[-1]], check=True, capture_output=True, text=True)
+        assert "identical" in answer.stdout
+    assert paths[0].name != paths[1].name  # bases in Ceph are found by this name
+
+
+def test_an_uploaded_archive_is_read_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, read = [], importing.read_ova
+    monkeypatch.setattr(importing, "read_ova", lambda *arguments: calls.append(1) or read(*arguments))
+    host.ensure("image", "img", {"source": {"upload": True}})
+    receive(host, make_ova(DISK))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("way", ["path", "upload"])
+def test_a_bare_description_is_refused_with_what_to_do(host: Host, way: str) -> None:
+    with pytest.raises(ImageRefused, match=r"description of a guest.*tar -cf NAME.ova NAME.ovf \*.vmdk"):
+        if way == "path":
+            host.ensure("image", "img", file(host, machine({"a.vmdk": 1 << 30})))
+        else:
+            host.ensure("image", "img", {"source": {"upload": True}})
+            receive(host, machine({"a.vmdk": 1 << 30}))
+
+
+def test_a_folder_is_refused_with_what_to_do(host: Host) -> None:
+    (host.root / "exported").mkdir()
+    with pytest.raises(InvalidField, match=r"source.path: is a folder.*tar -cf NAME.ova"):
+        host.ensure("image", "img", {"source": {"path": str(host.root / "exported")}})
