@@ -96,8 +96,9 @@ image:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
-    ovf: {description: 'The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), C(secure_boot),
-          C(nics) and C(disks). null for an image that does not come from an OVA.', type: dict}
+    ovf: {description: 'The guest that the OVA describes: C(guests) (their number), C(name), C(os), C(vcpus), C(ram),
+          C(firmware), C(secure_boot), C(nics) and C(disks). null for an image that does not come from an OVA.',
+        type: dict}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
     type: list, elements: str, sample: [record, receive]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on

@@ -77,8 +77,9 @@ images:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
-    ovf: {description: 'The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), C(secure_boot),
-          C(nics) and C(disks). null for an image that does not come from an OVA.', type: dict}
+    ovf: {description: 'The guest that the OVA describes: C(guests) (their number), C(name), C(os), C(vcpus), C(ram),
+          C(firmware), C(secure_boot), C(nics) and C(disks). null for an image that does not come from an OVA.',
+        type: dict}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
     returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}

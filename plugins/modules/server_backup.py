@@ -88,8 +88,9 @@ image:
           other images., type: str}
     size: {description: Bytes stored., type: int, sample: 20971520}
     virtual_size: {description: Bytes that a guest sees., type: int, sample: 1073741824}
-    ovf: {description: 'The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), C(secure_boot),
-          C(nics) and C(disks). null for an image that does not come from an OVA.', type: dict}
+    ovf: {description: 'The guest that the OVA describes: C(guests) (their number), C(name), C(os), C(vcpus), C(ram),
+          C(firmware), C(secure_boot), C(nics) and C(disks). null for an image that does not come from an OVA.',
+        type: dict}
 consistency:
   description:
     - 'State of the file systems in the image. V(frozen): the guest agent had flushed and frozen them;

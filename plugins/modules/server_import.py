@@ -131,7 +131,7 @@ ovf:
   description: The guest that the OVA describes, see RV(magnetar.compute.image#module:image.ovf).
   returned: on success; null if the server existed
   type: dict
-  sample: {name: shop, os: Debian GNU/Linux 12, vcpus: 2, ram: 4096, firmware: bios, secure_boot: false,
+  sample: {guests: 1, name: shop, os: Debian GNU/Linux 12, vcpus: 2, ram: 4096, firmware: bios, secure_boot: false,
     nics: [{network: VM Network, model: vmxnet3}],
     disks: [{name: shop-disk1.vmdk, size: 42949672960, bus: scsi, controller: virtualscsi}]}
 volumes:

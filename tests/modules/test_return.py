@@ -11,12 +11,14 @@ import yaml
 
 from magnetar_core.http.client import Client
 from tests.support.agent import foreign
+from tests.support.agent.ova import archive, vmware_description
 from tests.support.control.cloud import Cloud
 from tests.support.modules.attachments import CASES as ATTACHMENTS
 from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
 from tests.support.modules.states import CASES as STATES
 from tests.support.modules.states import UPDATES as STATE_UPDATES
 from tests.support.northbound import LabCentral, external, missing
+from tests.unit.core.images import sparse_vmdk
 from tools import returns
 
 from . import returned
@@ -307,6 +309,16 @@ def test_of_server_exports(module, agent):
         assert result["changed"], result
         check("server_export", result)
     check_actions("server_export", results)
+
+
+def test_of_server_imports(module, agent):
+    ovf, disk = vmware_description({"root.vmdk": 1 << 30}, controller=(1, "")), sparse_vmdk(capacity=1 << 21)
+    (agent.folder / "shop.ova").write_bytes(archive(("shop.ovf", ovf), ("root.vmdk", disk)))
+    for changed in (True, False):
+        done = module("server_import", name="shop", host_path=str(agent.folder / "shop.ova"),
+                      properties={"hw_watchdog_action": "reset"})
+        assert done["changed"] is changed, done
+        check("server_import", done)
 
 
 def test_every_module_is_checked():

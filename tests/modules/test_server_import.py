@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from magnetar_core.http.client import Client
-from tests.support.agent.ova import archive, machine
+from tests.support.agent.ova import archive, vmware_description
 from tests.unit.core.images import sparse_vmdk
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ ROOT, DATA = sparse_vmdk(capacity=2 * GIB // 512), sparse_vmdk(capacity=GIB // 5
 
 @pytest.fixture
 def ova(module, agent):
-    """``ova(disks, **machine)``: the options of an import of an OVA with one or two disks, after it is written."""
+    """``ova(disks, **described)``: the options of an import of an OVA with one or two disks, after it is written."""
     with Client(agent.endpoint) as client:
         client.ensure("network", "lan", {"cidr": "192.168.100.0/24"})
 
@@ -25,7 +25,7 @@ def ova(module, agent):
         contents = {"root.vmdk": ROOT, "data.vmdk": DATA}
         named = dict(list(contents.items())[:disks])
         sizes = {name: (2, 1)[at] * GIB for at, name in enumerate(named)}
-        ovf = machine(sizes, **dict({"nics": {"VM Network": "VmxNet3"}}, **more))
+        ovf = vmware_description(sizes, **dict({"nics": {"VM Network": "VmxNet3"}}, **more))
         path = agent.folder / "shop.ova"
         path.write_bytes(archive(("shop.ovf", ovf), *named.items()))
         return {"name": "shop", way: str(path), "networks": {"VM Network": "lan"}}
@@ -111,6 +111,9 @@ def test_what_is_refused_changes_nothing(module, agent, ova, check):
     assert "filename: cannot be read" in module("server_import", name="x", filename="/nowhere", check=check)["msg"]
     nothing = module("server_import", **ova(vcpus="none"), check=check)
     assert "vcpus: is required: the OVA does not name it" in nothing["msg"]
+    path = agent.folder / "shop.ova"
+    path.write_bytes(path.read_bytes().replace(b"<Name>shop</Name>", b"<VirtualSystem/> "))
+    assert "an OVA of one guest, and describes 2" in module("server_import", **options, check=check)["msg"]
     assert everything(agent) == {"image": [], "server": [], "volume": []}
 
 

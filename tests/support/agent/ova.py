@@ -62,8 +62,9 @@ def device(kind: int, number: int, **more: object) -> str:
     return "<Item>" + "".join(f"<rasd:{name}>{value}</rasd:{name}>" for name, value in values.items()) + "</Item>"
 
 
-def machine(disks: dict[str, int], controller: tuple[int, str] = (6, "VirtualSCSI"), nics: dict[str, str] | None = None,
-            firmware: str = "bios", vcpus: int = 2, ram: int = 2048) -> bytes:
+def vmware_description(
+        disks: dict[str, int], controller: tuple[int, str] = (6, "VirtualSCSI"), nics: dict[str, str] | None = None,
+        firmware: str = "bios", vcpus: object = 2, ram: int = 2048) -> bytes:
     """Return a description as VMware writes it. *disks*: virtual size in bytes by file. *controller*: resource type and
     model of their controller. *nics*: model by the name of the network."""
     files = "".join(f'<File ovf:id="file{at}" ovf:href="{name}"/>' for at, name in enumerate(disks))

@@ -10,7 +10,7 @@ import pytest
 from magnetar_core.errors import ImageRefused, InvalidField
 from magnetar_core.images.imported_hardware import imported_hardware
 from magnetar_core.images.ovf import MOST_ELEMENTS, parse_description
-from tests.support.agent.ova import SPACES, description, device, machine
+from tests.support.agent.ova import SPACES, description, device, vmware_description
 
 DISKS = {"a.vmdk": 4 << 30, "b.vmdk": 1 << 30}
 
@@ -20,9 +20,9 @@ def described(text: bytes) -> dict[str, Any]:
 
 
 def test_a_description_of_vmware() -> None:
-    assert described(machine(DISKS, nics={"VM Network": "VmxNet3", "back": "E1000"}, firmware="efi")) == {
-        "name": "shop", "os": "Debian GNU/Linux 12 (64-bit)", "vcpus": 2, "ram": 2048, "firmware": "uefi",
-        "secure_boot": False, "nics": [{"network": "VM Network", "model": "vmxnet3"},
+    assert described(vmware_description(DISKS, nics={"VM Network": "VmxNet3", "back": "E1000"}, firmware="efi")) == {
+        "guests": 1, "name": "shop", "os": "Debian GNU/Linux 12 (64-bit)", "vcpus": 2, "ram": 2048,
+        "firmware": "uefi", "secure_boot": False, "nics": [{"network": "VM Network", "model": "vmxnet3"},
                                        {"network": "back", "model": "e1000"}],
         "disks": [{"name": "a.vmdk", "size": 4 << 30, "bus": "scsi", "controller": "virtualscsi"},
                   {"name": "b.vmdk", "size": 1 << 30, "bus": "scsi", "controller": "virtualscsi"}]}
@@ -30,8 +30,8 @@ def test_a_description_of_vmware() -> None:
 
 def test_a_description_without_hardware() -> None:
     assert described(description("a.vmdk")) == {
-        "name": "vm", "os": "", "vcpus": None, "ram": None, "firmware": "bios", "secure_boot": False, "nics": [],
-        "disks": [{"name": "a.vmdk", "size": 1, "bus": None, "controller": ""}]}
+        "guests": 1, "name": "vm", "os": "", "vcpus": None, "ram": None, "firmware": "bios", "secure_boot": False,
+        "nics": [], "disks": [{"name": "a.vmdk", "size": 1, "bus": None, "controller": ""}]}
 
 
 def guest(items: str, before: str = "", after: str = "") -> bytes:
@@ -51,13 +51,14 @@ def test_units_of_memory(unit: str, quantity: object, ram: int | None) -> None:
     (5, "PIIX4", "ide"), (6, "lsilogic", "scsi"), (20, "AHCI", "sata"), (20, "vmware.nvme.controller", "nvme"),
     (20, "virtio-blk", "virtio"), (1, "other", None)])
 def test_buses_of_disks(kind: int, model: str, bus: str | None) -> None:
-    (disk,) = described(machine({"a.vmdk": 1 << 30}, (kind, model)))["disks"]
+    (disk,) = described(vmware_description({"a.vmdk": 1 << 30}, (kind, model)))["disks"]
     assert disk["bus"] == bus
 
 
 def test_disks_are_in_the_order_of_their_places() -> None:
-    text = machine(DISKS).replace(b"/disk/vmdisk0", b"/disk/x").replace(b"/disk/vmdisk1", b"/disk/vmdisk0").replace(
-        b"/disk/x", b"/disk/vmdisk1")
+    text = vmware_description(DISKS)
+    for old, new in ((b"/vmdisk0", b"/x"), (b"/vmdisk1", b"/vmdisk0"), (b"/x", b"/vmdisk1")):
+        text = text.replace(b"/disk" + old, b"/disk" + new)
     assert [disk["name"] for disk in described(text)["disks"]] == ["b.vmdk", "a.vmdk"]
 
 
@@ -77,7 +78,8 @@ def test_only_the_default_configuration_counts() -> None:
 
 @pytest.mark.parametrize(("text", "why"), [
     (guest("<Item/>" * (MOST_ELEMENTS + 1)), "more than 20000 elements"),
-    (machine({f"{at}.vmdk": 1 for at in range(33)}), "has 33 disks"), (b"", "is no XML"), (b"\xff", "is no XML")])
+    (vmware_description({f"{at}.vmdk": 1 for at in range(33)}), "has 33 disks"), (b"", "is no XML"),
+    (b"\xff", "is no XML")])
 def test_what_is_refused(text: bytes, why: str) -> None:
     with pytest.raises(ImageRefused, match=why):
         parse_description(text)
@@ -89,7 +91,7 @@ def test_texts_are_cut_and_printable() -> None:
 
 
 def hardware(networks: dict[str, str] | None = None, given: dict[str, str] | None = None, **what: Any) -> Any:
-    return imported_hardware(described(machine(DISKS, **what)), networks or {}, given or {})
+    return imported_hardware(described(vmware_description(DISKS, **what)), networks or {}, given or {})
 
 
 @pytest.mark.parametrize(("controller", "properties", "buses"), [

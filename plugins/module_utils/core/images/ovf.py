@@ -47,11 +47,10 @@ class DescribedDisk(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A description. *systems*: number of guests in it. *hardware*: values of the field ``ovf`` of an image, except for
-    the disks; of several guests, that of the first one.
+    """A description. *hardware*: values of the field ``ovf`` of an image, except for the disks; of several guests, that
+    of the first one.
     """
 
-    systems: int
     disks: Sequence[DescribedDisk]
     hardware: Mapping[str, Any]
 
@@ -64,7 +63,7 @@ class Description(NamedTuple):
 
 def parse_description(text: bytes) -> Description:
     """Return what the description *text* says. Raises ``ImageRefused`` if it is no OVF or may be hostile."""
-    root = _Reader().parse(text)
+    root = _DescriptionReader().parse(text)
     items = list(_items(root))
     controllers = {item["InstanceID"]: item for item in items if item.get("ResourceType") in _BUSES}
     files = {element.get("ovf.id", ""): element for element in root.iter("ovf.File")}
@@ -77,7 +76,7 @@ def parse_description(text: bytes) -> Description:
              if element.get("ovf.fileRef")]
     if len(disks) > MOST_DEVICES:
         raise refuse_ova("it has %d disks, and servers have %d at most" % (len(disks), MOST_DEVICES))
-    return Description(len(list(root.iter("ovf.VirtualSystem"))), disks, _hardware(root, items))
+    return Description(disks, _hardware(root, items))
 
 
 def refuse_ova(why: str) -> ImageRefused:
@@ -85,7 +84,7 @@ def refuse_ova(why: str) -> ImageRefused:
     return ImageRefused("The OVA is refused: %s. Unpack it (tar -xf), and give its disk as the image." % why)
 
 
-class _Reader:
+class _DescriptionReader:
     """A reader of XML that allows no document type, limits depth and elements, and makes a tree of elements. Names lose
     their namespaces, except for that of OVF, which becomes ``ovf.``.
     """
@@ -173,6 +172,7 @@ def _hardware(root: Element, items: Sequence[Mapping[str, str]]) -> dict[str, An
     memory = _quantity(items, _MEMORY)
     unit = _unit(next((item.get("AllocationUnits", "") for item in items if item.get("ResourceType") == _MEMORY), ""))
     return {
+        "guests": len(list(root.iter("ovf.VirtualSystem"))),
         "name": _text(system.findtext("ovf.Name") or system.get("ovf.id") or ""),
         "os": _text(system.findtext("ovf.OperatingSystemSection/ovf.Description") or ""),
         "vcpus": _within(_quantity(items, _CPU), 1 << 12),

@@ -22,6 +22,7 @@ _DESCRIBED = Text(0, 255)
 def _ovf() -> Record:
     """Return the value type of the description of an OVA."""
     return Record(
+        guests=Field(Integer(0), "Number of guests that it describes; the other fields are those of the first one."),
         name=Field(_DESCRIBED, "Name of the guest."),
         os=Field(_DESCRIBED, "Its operating system, as the program that exported it names it."),
         vcpus=Field(Nullable(Integer(1)), "Number of virtual CPUs."),
@@ -94,9 +95,9 @@ class Image(Resource):
                         "image that C(create_image) made of a server; null for other images.", on=READ, sample=None)
     size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
     virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)
-    ovf = Field(Nullable(_ovf()), "The guest that the OVA describes: C(name), C(os), C(vcpus), C(ram), C(firmware), "
-                "C(secure_boot), C(nics) and C(disks). null for an image that does not come from an OVA.", on=READ,
-                sample=None)
+    ovf = Field(Nullable(_ovf()), "The guest that the OVA describes: C(guests) (their number), C(name), C(os), "
+                "C(vcpus), C(ram), C(firmware), C(secure_boot), C(nics) and C(disks). null for an image that does not "
+                "come from an OVA.", on=READ, sample=None)
 
 
 class ImageMember(Kind):

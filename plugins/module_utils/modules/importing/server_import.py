@@ -156,6 +156,10 @@ class _Import:
         if not described or not described["disks"]:
             raise InvalidField(option, "must be an OVA with a disk. Make an image of any other disk by the module "
                                "image", self.params[option])
+        if described["guests"] != 1:
+            raise InvalidField(option, "must be an OVA of one guest, and describes %d. Make images of its disks by "
+                               "ova_disk of the module image, and servers of these" % described["guests"],
+                               self.params[option])
         return described
 
     def _described_here(self):

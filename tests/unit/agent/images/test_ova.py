@@ -15,7 +15,7 @@ from magnetar_agent.images import importing, unpacking
 from magnetar_core.errors import ImageRefused, InvalidField, NoSpace
 from tests.support.agent.hostile_qemu import Hypervisor
 from tests.support.agent.image import digest, file, kept, receive
-from tests.support.agent.ova import archive, description, entry, machine, make_ova
+from tests.support.agent.ova import archive, description, entry, make_ova, vmware_description
 from tests.unit.agent.conftest import Host
 from tests.unit.core.images import qcow2, sparse_vmdk, vmdk
 
@@ -165,7 +165,7 @@ def test_each_real_disk_of_an_ova_becomes_an_image(host: Host, monkeypatch: pyte
         raw.write_bytes(os.urandom(1 << 20).ljust(4 << 20, b"\0"))
         subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", *format, raw, host.root / name], check=True)
         contents[name] = (host.root / name).read_bytes()
-    data = archive(("web.ovf", machine(dict.fromkeys(contents, 4 << 20))), *contents.items())
+    data = archive(("web.ovf", vmware_description(dict.fromkeys(contents, 4 << 20))), *contents.items())
     monkeypatch.setattr(host.fake, "copy_disk", Hypervisor().copy_disk)
     paths = []
     for name, raw in disks.items():
@@ -189,10 +189,10 @@ def test_an_uploaded_archive_is_read_once(host: Host, monkeypatch: pytest.Monkey
 def test_a_bare_description_is_refused_with_what_to_do(host: Host, way: str) -> None:
     with pytest.raises(ImageRefused, match=r"description of a guest.*tar -cf NAME.ova NAME.ovf \*.vmdk"):
         if way == "path":
-            host.ensure("image", "img", file(host, machine({"a.vmdk": 1 << 30})))
+            host.ensure("image", "img", file(host, vmware_description({"a.vmdk": 1 << 30})))
         else:
             host.ensure("image", "img", {"source": {"upload": True}})
-            receive(host, machine({"a.vmdk": 1 << 30}))
+            receive(host, vmware_description({"a.vmdk": 1 << 30}))
 
 
 def test_a_folder_is_refused_with_what_to_do(host: Host) -> None:
