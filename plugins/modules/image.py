@@ -14,7 +14,9 @@ description:
   - The content comes from a file where the module runs (O(filename)), from a URL (O(url)), or from a file of the host
     (O(host_path)).
   - The agent detects the format from the content. It refuses content that refers to other files.
-  - The agent of a host also takes an OVA with one disk, and makes the image of that disk. A cloud takes none.
+  - A host converts C(vmdk), C(vhd) and C(vhdx) to C(qcow2).
+  - The agent of a host also takes an OVA, and makes the image of its disk, or of the one that O(ova_disk) names.
+    RV(image.ovf) tells the hardware that the OVA describes. A cloud takes none.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -24,6 +26,7 @@ extends_documentation_fragment:
 seealso:
   - module: magnetar.compute.image_info
   - module: magnetar.compute.server
+  - module: magnetar.compute.server_import
 """
 
 EXAMPLES = r"""
