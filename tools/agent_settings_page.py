@@ -40,8 +40,8 @@ GROUPS = {
     "Images and disks": (
         "instances_path", "image_paths", "export_paths", "image_max_bytes", "image_max_virtual_bytes",
         "rescue_max_virtual_bytes", "pools", "backup_directory", "backup_mounted", "shares", "root_format", "root_pool",
-        "volume_clear", "volume_clear_size", "enable_rbd_download", "rbd_user", "rbd_pool", "rbd_ceph_conf",
-        "rbd_connect_timeout"),
+        "rbd_blocklist", "volume_clear", "volume_clear_size", "enable_rbd_download", "rbd_user", "rbd_pool",
+        "rbd_ceph_conf", "rbd_connect_timeout"),
     "Guests": ("virt_type", "hw_machine_type", "spice", "restart_on_crash", "shutdown_timeout",
                "shutdown_retry_interval", "detach_timeout", "native_tls", "specs_without_effect",
                "console_log_bytes"),

@@ -242,6 +242,9 @@ class AgentSettings:
         default=NO_INJECTION, metadata={"min": NO_INJECTION, "max": 128})
     inject_password: bool = _doc("Write the password too, as a hash, as root's. Needs inject_partition.", default=False)
     inject_key: bool = _doc("Write the key too, for root. Needs inject_partition.", default=False)
+    rbd_blocklist: bool = _doc(
+        "Before the agent takes over RBD images in an evacuation, it blocks in Ceph who has them open or locked "
+        "(ceph osd blocklist add).", default=True)
     enable_rbd_download: bool = _doc(
         "Images of a cloud come straight from Ceph, as with Nova. Needs rbd_user and rbd_pool.", default=False)
     rbd_user: str | None = _doc("Ceph user that reads the images. The keyring lies next to rbd_ceph_conf: for "

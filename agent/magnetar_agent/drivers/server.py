@@ -18,7 +18,7 @@ from magnetar_agent.reconcile.documents import HELD, Fields
 from magnetar_agent.reconcile.task import Verb
 from magnetar_agent.servers import rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.adoption import adopted
-from magnetar_agent.servers.disks import block_devices, image_links, own_disks, pmem
+from magnetar_agent.servers.disks import block_devices, image_links, own_disks, pmem, rbd_owner
 from magnetar_agent.servers.hardware import cpu_modes, machines, mdevs, pci, placement, tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
 from magnetar_agent.servers.rebuild import is_volume_away, missing_image
@@ -164,9 +164,10 @@ class ServerDriver:
 
         A definition is outdated if it lacks the backing files of disks or the names of taps, or if it differs from the
         settings for SPICE, CPU mode, memory in files or shared CPUs. Also store machine type versions that are not
-        stored yet, and reset SR-IOV virtual functions that no server has.
+        stored yet, write the owners of RBD images into Ceph, and reset SR-IOV virtual functions that no server has.
         """
         function_settings.reset_free_functions(host)
+        rbd_owner.record_all_rbd_disks(host)
         floating, domains = placement.shared_cpus(host), host.hypervisor.domains()
         machines.record_machine_versions(host, domains)
         for id, domain in domains.items():

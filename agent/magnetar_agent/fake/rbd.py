@@ -63,6 +63,34 @@ class FakeRbdPool:
         with self._call("rbd_remove"):
             for end in ("", "@of"):
                 (self.folder / f"{name}{end}").unlink(missing_ok=True)
+            self._note(name).unlink(missing_ok=True)
+
+    def rename(self, name: str, new_name: str) -> None:
+        with self._call("rbd_rename"):
+            if not (self.folder / name).exists():
+                raise HypervisorError(f"rbd could not rename {name}: (2) No such file or directory.")
+            new = self._new(new_name)
+            if self._note(name).exists():
+                self._note(name).rename(self._note(new_name))
+            if (self.folder / f"{name}@of").exists():
+                (self.folder / f"{name}@of").rename(self.folder / f"{new_name}@of")
+            (self.folder / name).rename(new)
+
+    def annotate(self, name: str, note: str) -> None:
+        with self._call("rbd_annotate"):
+            if not (self.folder / name).exists():
+                raise HypervisorError(f"rbd could not describe {name}: (2) No such file or directory.")
+            self._note(name).write_text(note)
+
+    def annotation(self, name: str) -> str | None:
+        with self._call("rbd_annotation"):
+            path = self._note(name)
+            return path.read_text() if path.exists() else None
+
+    def block_clients(self, name: str) -> list[str]:
+        with self._call("rbd_block_clients"):
+            path = self.folder / f"{name}@clients"
+            return path.read_text().split() if path.exists() else []
 
     def is_base(self, name: str) -> bool:
         with self._call("rbd_is_base"):
@@ -77,6 +105,12 @@ class FakeRbdPool:
             if not any(path.read_text() == name for path in self.folder.glob("*@of")):
                 for end in ("", "@base"):
                     (self.folder / f"{name}{end}").unlink(missing_ok=True)
+
+    def _note(self, name: str) -> Path:
+        """Return the path of the note of an image, in a folder next to the pool's."""
+        folder = self.folder.resolve().with_name(f"{self.folder.name}@notes")
+        folder.mkdir(exist_ok=True)
+        return folder / name
 
     def _new(self, name: str) -> Path:
         path = self.folder / name

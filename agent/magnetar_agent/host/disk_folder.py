@@ -45,6 +45,14 @@ def is_disk_folder_shared(host: LocalHost) -> bool:
     return host.settings.instances_path is not None
 
 
+def read_host_owner(host: LocalHost) -> str:
+    """Return the uuid that names this host as an owner of servers' disks on shared storage. The first call draws it.
+    It is another one after the state folder was lost, since such a host has no servers any more."""
+    path = Path(host.settings.state_dir) / OWNER
+    with _MAKING:
+        return _read(path) or _draw(path)
+
+
 def find_disk_folder(host: LocalHost) -> DiskFolder | None:
     """Return the shared folder of the setting ``instances_path``; ``None`` without that setting. The first call stores
     a uuid in the folder. Raises ``Conflict`` if the folder is not mounted, or has another uuid than before."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.migrations import arriving_servers
 from magnetar_agent.reconcile.documents import CLOUD
 from magnetar_agent.servers import GIB, shares
-from magnetar_agent.servers.disks import own_disks, pmem, root_pool
+from magnetar_agent.servers.disks import own_disks, pmem, rbd_owner, root_pool
 from magnetar_agent.servers.hardware import encrypted_memory, mdevs, memory, pci, placement
 from magnetar_agent.volumes.pool_reports import report_pools
 from magnetar_core.capabilities import capabilities_of
@@ -59,6 +59,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
         "pools": report_pools(host), "disk_folder": disk_folder_fields(host),
+        "disk_pool": rbd_owner.report_disk_pool(host),
         "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
                         "reason": room.reason},
     }

@@ -192,6 +192,19 @@ class RbdPool(Protocol):
         """Remove an image. Does nothing if it is missing. While QEMU has it open, wait: Ceph needs half a minute to
         notice that a QEMU process has died."""
 
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename an image. Who has it open keeps it open. Raises ``Conflict`` when the image *new_name* exists."""
+
+    def annotate(self, name: str, note: str) -> None:
+        """Store the text *note* with an image, in place of an earlier one. A rename keeps it, a clone does not."""
+
+    def annotation(self, name: str) -> str | None:
+        """Return the text that ``annotate`` has stored with an image; ``None`` if there is no text or no image."""
+
+    def block_clients(self, name: str) -> list[str]:
+        """Have Ceph refuse all later requests of those who have an image open or locked, and return their addresses.
+        Does nothing if the image is missing."""
+
     def is_base(self, name: str) -> bool:
         """Return whether the image *name* is a base: complete and immutable, so that it can be cloned."""
 

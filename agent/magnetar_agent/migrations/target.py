@@ -23,7 +23,7 @@ from magnetar_agent.reconcile.documents import Document, sync_folder
 from magnetar_agent.reconcile.locks import CHOICES
 from magnetar_agent.reconcile.task import NotRemovable
 from magnetar_agent.servers import GIB, resolve, server_folder, spec
-from magnetar_agent.servers.disks import disk_owner
+from magnetar_agent.servers.disks import disk_owner, disk_record, rbd_owner
 from magnetar_agent.servers.hardware import hardware, mdevs, memory, pci, tpm
 from magnetar_agent.servers.nics import addresses
 from magnetar_core.errors import (
@@ -365,7 +365,7 @@ def _server(document: Document) -> Document:
     Server.check(fields, partial=True)
     # The source's DHCP had the addresses, and the source may have the disks from another host.
     state = {name: note for name, note in sent_server["state"].items() if name not in (addresses.RESERVED,
-                                                                                      *disk_owner.OF_HOST)}
+                                                                                      *disk_record.OF_HOST)}
     return Document("server", document.want["server"], str(sent_server["name"]), dict(sent_server["want"]), state,
                     created_at=str(sent_server["created_at"]))
 
@@ -382,6 +382,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
                 host.hypervisor.arrived(server.id):
             host.hypervisor.resume(server.id)
+        rbd_owner.try_to_record(host, server)
         tpm.note_tpm_copy(host, server)
         server.state["unfinished"] = True
         server.updated_at = utc_timestamp()

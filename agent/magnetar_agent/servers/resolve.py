@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.reconcile.documents import Document
-from magnetar_agent.servers.disks import block_devices, disk_owner, encryption, image_links, pmem, root_pool
+from magnetar_agent.servers.disks import block_devices, disk_record, encryption, image_links, pmem, root_pool
 from magnetar_agent.servers.hardware import encrypted_memory, hardware, mdevs, memory, pci, placement
 from magnetar_agent.servers.nics import addresses, virtual_functions
 from magnetar_core.errors import Conflict, InvalidField
@@ -48,7 +48,7 @@ def complete_server(host: LocalHost, want: Fields, document: Document | None) ->
     desired["flavor"] = _flavor(host, want["flavor"], old.get("flavor"))
     if desired["flavor"] != old.get("flavor"):
         hardware.check_flavor_specs(host, desired["flavor"])
-    image = _image(host, want.get("image"), document, kept=bool(want.get(disk_owner.GIVEN)))
+    image = _image(host, want.get("image"), document, kept=bool(want.get(disk_record.GIVEN)))
     desired["image"] = image.id if image else want.get("image")
     if image and desired["image"] != old.get("image"):
         _check_image_fits(image, desired["flavor"])

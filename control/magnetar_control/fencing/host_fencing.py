@@ -124,7 +124,7 @@ class HostFencing:
         is off (``host fence --confirmed``), or it was forced down or removed.
 
         *volumes*: uuids of volumes to which a guest on the host can still write. *disks*: whether the guest can also
-        write to the server's own disks, because these are in a shared folder. Do nothing if *volumes* is empty and
+        write to the server's own disks, because these are on shared storage. Do nothing if *volumes* is empty and
         *disks* is false. *fences_itself*: do nothing either if the host has a power device, because the evacuation
         fences such a host first.
         """
@@ -136,7 +136,7 @@ class HostFencing:
         if row is None or row.forced_down or (fencing is not None and fencing.state == fencings.FENCED):
             return
         place = f"Volume {volumes[0]} of the server lies in a pool" if volumes else (
-            "The disks of the server lie in a folder")
+            "The disks of the server lie on storage")
         raise Conflict(f"{place} that several hosts reach, so a guest on host {host} can still write to "
                        f"{'it' if volumes else 'them'}: only when the host is known to be off can the server be "
                        f"evacuated. Fence it with `magnetar host fence {host}`; without a power device, switch it off "

@@ -221,7 +221,7 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
     """The host stores the server's volumes or reaches their shared pools, except volumes that any host can attach. For
-    evacuations, it also reaches a shared folder of the disks."""
+    evacuations, it also reaches the shared storage of the disks."""
     return host.name in (spec.volume_hosts or ())
 
 

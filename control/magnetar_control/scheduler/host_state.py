@@ -48,13 +48,13 @@ class HostState:
     """One host in the scheduler's memory. ``totals``: the amounts of CPUs, memory, disk and dedicated CPUs that the
     host has. ``limits``: the amounts that may be claimed. ``used``: the amounts that are claimed."""
 
-    __slots__ = ("block", "columns", "disk_folder", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
+    __slots__ = ("block", "columns", "disk_storage", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
                  "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers",
                  "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
-        self.disk_folder = ""  # id of the folder of servers' disks that it shares with others; "" if it cannot use any
+        self.disk_storage = ""  # id of the storage of servers' disks that it shares with others; "" without any
         self.profile = UNREAD
         self.columns = NO_ROW
         self.totals = self.limits = self.used = Amounts()

@@ -17,12 +17,13 @@ from magnetar_control.store.claims.inventories import InventoryRow
 from magnetar_control.store.engine.database import Database, is_database_unreachable
 from magnetar_control.store.hosts import room_rows
 from magnetar_control.store.hosts.room_rows import ClaimedHost, GroupOfHosts
+from magnetar_control.store.hosts.shared_disks import shared_disks_of
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import Store
 
-from .disk_folders import common_hosts, hosts_by_folder
 from .hosts import HostStates
 from .request_spec import RequestSpec, hinted_host_fields, hinted_server_ids, spec_of_row
+from .shared_disks import common_hosts, hosts_by_disk_storage
 from .trial import Inventories, Trial
 
 #: Number of hosts whose servers are read together.
@@ -99,7 +100,7 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
     """Return the servers on the hosts *names* of one cell, by host. Each server has a scheduler request as for an
     evacuation. The request allows any other host of the cell that can reach the server's volumes and, if the server's
-    own disks are in a shared folder, this folder."""
+    own disks are on shared storage, this storage."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -112,12 +113,13 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
         {id: row.volumes for id, row in on_volumes.items()},
         {id: row.host for id, row in on_volumes.items()}) if on_volumes else {}
     servers_by_host: dict[str, list[PlacedServer]] = {}
-    by_folder = hosts_by_folder(states)
+    by_storage = hosts_by_disk_storage(states)
     for row in rows:
         spec = spec_of_row(
             row, host=None, ignored=frozenset([row.host]), cell_id=states.rows[row.host].cell_id,
             volume_hosts=common_hosts(volume_hosts.get(row.id),
-                                      by_folder.get(states.hosts[row.host].disk_folder, frozenset())),
+                                      by_storage.get(shared_disks_of(states.rows[row.host], row).get("id", ""),
+                                                     frozenset())),
             **hinted_host_fields(row.hints, _hosts_of_hinted(row, claims)))
         servers_by_host.setdefault(row.host, []).append(
             PlacedServer(row, spec, group_by_id.get(str(row.hints.get("group")))))

@@ -197,6 +197,40 @@ def test_there_live_and_back_cold(hosts: Hosts) -> None:
     assert hosts.mine(id) == {}
 
 
+def test_its_disks_are_taken_over_from_a_host_that_is_off(hosts: Hosts) -> None:
+    """As an evacuation does it: the guest finds what it has written, and the former host removes nothing."""
+    one, two = hosts.client("bare1"), hosts.client("bare2")
+    id = hosts.make("bare1", "evacuated")
+    hosts.up("bare1", id)
+    for disk in ("vda", "vdb"):
+        hosts.sh("bare1", id, f"echo kept | dd of=/dev/{disk} bs=512 seek=1000 count=1 conv=sync,fsync")
+    former, pools = hosts.mine(id), [client.get("host")["disk_pool"] for client in (one, two)]
+    assert pools[0]["id"] == pools[1]["id"] and pools[0]["owner"] != pools[1]["owner"]
+    hosts.virsh("bare1", "destroy", f"magnetar-{id}")
+    want = {"id": id, "name": "evacuated", "flavor": SIZES, "image": one.get("image", "tiny")["id"],
+            "adopt_disks": pools[0]["owner"]}
+    with pytest.raises(Conflict, match="could give away, only of bare1"):
+        two.ensure("server", id, {**want, "adopt_disks": pools[1]["owner"]})
+    assert hosts.mine(id) == former
+    two.ensure("server", id, want)
+    hosts.up("bare2", id)
+    for disk in ("vda", "vdb"):
+        read = f"dd if=/dev/{disk} bs=512 skip=1000 count=1 2>/dev/null | head -n 1"
+        assert hosts.sh("bare2", id, read).startswith("kept")
+    mine = hosts.mine(id)
+    assert mine.keys() == former.keys() and not set(mine.values()) & set(former.values())
+    with pytest.raises(Conflict, match="another host may have taken them over"):
+        one.ensure("server", id, {"power": "running"})
+    one.delete("server", id)
+    assert hosts.mine(id) == mine
+    two.delete("server", id)  # its evacuation was not confirmed: they go back
+    assert hosts.mine(id) == former
+    two.ensure("server", id, want)
+    two.event("server", id, "keep_disks", {}, request_id=str(uuid.uuid4()))
+    two.delete("server", id)
+    assert hosts.mine(id) == {}
+
+
 def test_a_guest_whose_qemu_died_is_removed_at_once(hosts: Hosts) -> None:
     """Ceph takes half a minute to notice that nobody has its disks open any more."""
     id = hosts.make("bare1", "killed", flavor={**SIZES, "swap": 0})

@@ -28,36 +28,27 @@ from magnetar_agent.reconcile.documents import write_atomically, write_once
 from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict
 
+from . import rbd_owner
+from .disk_record import ADOPTED, GIVEN, HANDED, disk_facts, take_disk_facts
+
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Document, Fields
     from magnetar_agent.reconcile.task import Task
 
 FILE = "owner.json"
-#: The field of a new server that names the former owner of its disks, and the note of an evacuation that is not
-#: confirmed yet: the former owner.
-GIVEN, ADOPTED = "adopt_disks", "adopted_disks"
-#: Note of a server that has migrated, or may have: its disks belong to the target.
-HANDED = "handed_disks"
-#: Notes that stay on a host when the server migrates.
-OF_HOST = (ADOPTED, HANDED)
-#: Notes of a server's document that describe its disks. None is a secret.
-NOTES = ("base", "image_name", "iso", "boot", "shutdown_timeout", "disk_layout", "sizes", "made", "root_bytes")
-#: Fields of a server's document that describe its disks.
-WANTED = ("root_format",)
 
 
 def claim_disks(task: Task) -> None:
     """Make this host the owner of the server's disks in the shared folder, before they are created. If the server has
-    the field ``adopt_disks`` (an evacuation), take over existing disks. Do nothing without a shared folder. Raises
-    ``Conflict`` if another host is the owner."""
+    the field ``adopt_disks`` (an evacuation), take over existing disks, there or in Ceph. Do nothing without shared
+    storage. Raises ``Conflict`` if another host is the owner."""
     host, document = task.host, task.document
     folder = find_disk_folder(host)
     adopts = bool(document.want.get(GIVEN) and document.state.get("making"))
     if folder is None:
         if adopts:
-            raise Conflict(f"The disks of server {document.name!r} lie in a shared folder, and host {host.name} has "
-                           "none (instances_path). Choose another host.")
+            rbd_owner.adopt_rbd_disks(task)
         return
     place = server_folder(host, document.id)
     if adopts:
@@ -88,8 +79,9 @@ def check_disk_owner(host: LocalHost, document: Document) -> None:
 
 
 def record_disks(host: LocalHost, document: Document) -> None:
-    """If this host owns the server's disks in the shared folder, write the current facts about them from the document
-    into the file ``owner.json`` beside the disks. After an evacuation, another host reads this file."""
+    """If this host owns the server's disks on shared storage, write the current facts about them from the document
+    beside the disks: into the file ``owner.json``, or into Ceph. After an evacuation, another host reads them."""
+    rbd_owner.record_rbd_disks(host, document)
     folder = find_disk_folder(host)
     if folder is None:
         return
@@ -185,18 +177,13 @@ def _adopt(task: Task, owner: str, record: Any) -> None:
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from {place}. Restore the file, or rebuild the "
                        "server.", files=lost)
     document.state.setdefault(ADOPTED, {"owner": record["owner"], "host": record["host"]})
-    document.state.update(record["state"])
-    document.state["made"] = [file for file in document.state.get("made", []) if file != "config.iso"]
-    document.want.update(record["want"])
+    take_disk_facts(document, record)
     task.keep()
     _write(place, _record(host, document, owner))
 
 
 def _record(host: LocalHost, document: Document, owner: str) -> Fields:
-    state = document.state
-    return {"owner": owner, "host": host.name, "server": document.id,
-            "state": {name: state[name] for name in NOTES if name in state},
-            "want": {name: document.want[name] for name in WANTED}}
+    return {"owner": owner, "host": host.name, "server": document.id, **disk_facts(document)}
 
 
 def _read(folder: Path) -> Any:

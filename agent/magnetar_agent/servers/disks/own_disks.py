@@ -17,7 +17,7 @@ from magnetar_agent.servers import server_folder
 from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
 from magnetar_core.server_plan import ROOT
 
-from . import disk_owner, encryption, logical_volumes, rbd_images
+from . import disk_owner, encryption, logical_volumes, rbd_images, rbd_owner
 from .root_pool import LVM, RBD
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def are_shared(want: Mapping[str, Any]) -> bool:
 def check_disk_ownership(host: LocalHost, document: Document) -> None:
     """Raise ``Conflict`` if the server's disks are on shared storage and another host may be using them."""
     rbd_images.check_rbd_ownership(host, document)
+    rbd_owner.check_rbd_owner(host, document)
     disk_owner.check_disk_owner(host, document)
 
 
@@ -130,6 +131,7 @@ def grow_own_disk(task: Task, file: str, size: int) -> None:
     """Grow the server's disk *file* to *size* bytes. The server must be off."""
     host, document = task.host, task.document
     disk_owner.check_disk_owner(host, document)
+    rbd_owner.check_rbd_owner(host, document)
     if pooled := _in_pool(document.want):
         pooled.grow(host, document, file, size)
         return
@@ -142,6 +144,7 @@ def remove_server_files(host: LocalHost, document: Document, names: Iterable[str
     Missing files are ignored."""
     names = list(names)
     disk_owner.check_disk_owner(host, document)
+    rbd_owner.check_rbd_owner(host, document)
     if pooled := _in_pool(document.want):
         pooled.remove(host, document, [name for name in names
                                        if name.partition(".")[0] == ROOT and not name.endswith(".new")])
@@ -173,7 +176,7 @@ def remove_server_folder(host: LocalHost, document: Document) -> None:
         log.warning("the disks of server %s stay: another host may use them", document.name,
                     extra={"server": document.id})
         return
-    if pooled := _in_pool(document.want):
+    if (pooled := _in_pool(document.want)) and not rbd_owner.leave_rbd_disks(host, document):
         pooled.remove_all(host, document)
     if place.exists():
         shutil.rmtree(place)

@@ -3,10 +3,10 @@
 
 A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reach too. The *mark* is a random text,
 drawn when the first disk of a server is made and recorded in the server's document. The document moves with the server:
-the host that has it owns the images. An evacuated server gets a new document and another mark, so the host that was
-down cannot remove its new images. A file FILE in the server's folder, which contains the image's name, marks the disk
-as complete; a disk without this file is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the
-SHA-256 of the content under the root disk.
+the host that has it owns the images. An evacuated server gets a new document and another mark, under which its images
+are made again or renamed (``rbd_owner``), so the host that was down can neither start from them nor remove them. A file
+FILE in the server's folder, which contains the image's name, marks the disk as complete; a disk without this file is
+made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of the content under the root disk.
 
 A root disk is a clone of a base: the content of the server's image as raw, once in the pool, with the name BASE and the
 content's SHA-256. Two hosts may write a base at the same time, since both write the same. A base is removed with its
@@ -27,6 +27,7 @@ from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict, MagnetarError
 
 from . import root_pool
+from .disk_record import RECORDED
 from .root_pool import NOTE, RBD
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ GOING = ".link"
 #: Files that mark a disk as complete, or as being removed.
 _FILE = re.compile(r"disk(?:\.swap|\.ephemeral[0-9]*)?(?:\.link)?")
 #: Images of servers; the group is the uuid and the mark.
-_IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_disk.*")
+RBD_IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_disk.*")
 
 
 def uses_rbd_images(want: Mapping[str, Any]) -> bool:
@@ -66,7 +67,7 @@ def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSo
     """Return the network source (Ceph monitors, pool, image) from which QEMU opens the disk *file*; ``None`` if the
     server has no disks yet. Raises ``Conflict`` if another host may be using the disks."""
     check_rbd_ownership(host, document)
-    return rbd_pool_of_server(host, document).source(_name(document, file)) if NOTE in document.state else None
+    return rbd_pool_of_server(host, document).source(rbd_image_name(document, file)) if NOTE in document.state else None
 
 
 def check_rbd_ownership(host: LocalHost, document: Document) -> None:
@@ -80,7 +81,7 @@ def check_rbd_ownership(host: LocalHost, document: Document) -> None:
 
 def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
     """Return the size of the disk *file* in bytes; ``None`` if its RBD image does not exist."""
-    return rbd_pool_of_server(host, document).size(_name(document, file)) if NOTE in document.state else None
+    return rbd_pool_of_server(host, document).size(rbd_image_name(document, file)) if NOTE in document.state else None
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
@@ -91,8 +92,9 @@ def _begin(task: Task, base: str | None = None) -> RbdPool:
                                     "mark": uuid.uuid4().hex[:8]})
     if base is not None:
         note["base"] = base
-    if note != state.get(NOTE):
+    if note != state.get(NOTE) or RECORDED in state:
         state[NOTE] = note
+        state.pop(RECORDED, None)  # the image that has the record may be made again, without it
         task.keep()
     return rbd_pool_of_server(task.host, task.document)
 
@@ -101,7 +103,7 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
     """Create the RBD image for the disk *file* with a size of *bytes*. *label*: ``swap`` to create a swap area on it,
     otherwise the label of an ext4 file system to create; ``None`` to leave it empty."""
     host, document = task.host, task.document
-    pool, name = _begin(task), _name(document, file)
+    pool, name = _begin(task), rbd_image_name(document, file)
     _anew(pool, name, lambda: pool.make(name, bytes))
     if label is not None:
         path = server_folder(host, document.id) / f"{file}.new"
@@ -110,7 +112,7 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
             _copy(host, pool, Disk(path, "", "raw"), name, lambda _done, _total: None)
         finally:
             path.unlink(missing_ok=True)
-    _complete(host, document, file)
+    complete_rbd_disk(host, document, file)
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
@@ -119,13 +121,13 @@ def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> 
     bytes."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
-    pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
+    pool, name, base = _begin(task, digest), rbd_image_name(document, file), BASE + digest
     with host.locks.hold("rbd", base):
         if not pool.is_base(base):
             _make_base(host, pool, base, image, progress)
     _anew(pool, name, lambda: pool.clone(base, name))
     pool.grow(name, bytes)
-    _complete(host, document, file)
+    complete_rbd_disk(host, document, file)
 
 
 def _make_base(host: LocalHost, pool: RbdPool, base: str, image: Disk, progress: Progress) -> None:
@@ -157,26 +159,30 @@ def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
         work()
 
 
-def _complete(host: LocalHost, document: Document, file: str) -> None:
+def complete_rbd_disk(host: LocalHost, document: Document, file: str) -> None:
+    """Write the file that marks the server's disk *file* as complete."""
     place = server_folder(host, document.id)
     (place / (file + GOING)).unlink(missing_ok=True)
-    write_atomically(place / file, f"{_name(document, file)}\n".encode(), durable=False)
+    write_atomically(place / file, f"{rbd_image_name(document, file)}\n".encode(), durable=False)
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
     """Grow the RBD image of the disk *file* to *bytes*. The server must be off."""
-    rbd_pool_of_server(host, document).grow(_name(document, file), bytes)
+    rbd_pool_of_server(host, document).grow(rbd_image_name(document, file), bytes)
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
     """Remove the RBD images of the disks *files* and their marker files in the server's folder. A marker file means
     that the disk is complete, so the marker is renamed before the RBD image is removed. Missing disks are ignored."""
-    place = server_folder(host, document.id)
+    place, files = server_folder(host, document.id), list(files)
+    if document.state.get(RECORDED, {}).get("file") in files:  # its absence means that another host has taken over
+        del document.state[RECORDED]
+        host.documents.write(document)
     for file in files:
         with suppress(FileNotFoundError):
             (place / file).rename(place / (file + GOING))
         if NOTE in document.state:
-            rbd_pool_of_server(host, document).remove(_name(document, file))
+            rbd_pool_of_server(host, document).remove(rbd_image_name(document, file))
         (place / (file + GOING)).unlink(missing_ok=True)
     _forget_base(host, document)
 
@@ -193,8 +199,8 @@ def remove_all(host: LocalHost, document: Document) -> None:
     """Remove all RBD images of the server, which are found by their names, including those of interrupted operations.
     """
     if NOTE in document.state:
-        pool, begins = rbd_pool_of_server(host, document), _name(document, "")
-        for name in pool.names():
+        pool, begins = rbd_pool_of_server(host, document), rbd_image_name(document, "")
+        for name in sorted(pool.names(), reverse=True):  # the first one, with the owner's record, goes last
             if name.startswith(begins):
                 pool.remove(name)
         _forget_base(host, document)
@@ -229,13 +235,20 @@ def _digests(host: LocalHost) -> set[str]:
     return {str((image.state.get("digests") or {}).get("sha256")) for image in host.documents.peek("image")}
 
 
+def complete_rbd_disks(host: LocalHost, document: Document) -> list[str]:
+    """Return the files of those of the server's disks that are complete, the root disk first."""
+    return sorted(path.name for path in server_folder(host, document.id).glob("disk*")
+                  if _FILE.fullmatch(path.name) and not path.name.endswith(GOING))
+
+
 # Other hosts ------------------------------------------------------------------------------------------------------
 def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
     """Return where the target host of a migration finds the server's disks *files*: ``{"pool": name, "images": [RBD
     image name, …]}``. The pool is ``None`` if the server has no disks."""
     place = server_folder(host, document.id)
     note = document.state.get(NOTE) or {}
-    return {"pool": note.get("name"), "images": [_name(document, file) for file in files if (place / file).exists()]}
+    return {"pool": note.get("name"), "images": [rbd_image_name(document, file) for file in files
+                                                 if (place / file).exists()]}
 
 
 def check_rbd_target(host: LocalHost, described: Fields) -> None:
@@ -269,10 +282,11 @@ def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, F
 
 def _strange(names: Iterable[str], known_marks: set[str]) -> Iterator[str]:
     for name in names:
-        match = _IMAGE.fullmatch(name)
+        match = RBD_IMAGE.fullmatch(name)
         if match and match[1] not in known_marks:
             yield name
 
 
-def _name(document: Document, file: str) -> str:
+def rbd_image_name(document: Document, file: str) -> str:
+    """Return the name of the RBD image of the server's disk *file*. The server's document must have the mark."""
     return f"{document.id}_{document.state[NOTE]['mark']}_{file}"

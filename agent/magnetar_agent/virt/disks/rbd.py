@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The name of the snapshot that a base has.
 SNAPSHOT = "magnetar"
+#: The key of the note that an image may have (``rbd image-meta``).
+NOTE = "magnetar.owner"
 #: Seconds that a tool may take: it waits for a cluster that does not answer. Removing takes time for every object of
 #: the image.
 LIMIT, REMOVING = 60.0, 3600.0
@@ -83,6 +85,31 @@ class RbdTools:
                 time.sleep(AGAIN)
             else:
                 return
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename the image *name* (``rbd rename``). Raises ``Conflict`` if *new_name* exists."""
+        self._new(new_name, f"rename {name}", "rename", "--image", name, "--dest-pool", self.pool, "--dest", new_name)
+
+    def annotate(self, name: str, note: str) -> None:
+        """Store the text *note* with the image *name* (``rbd image-meta set``)."""
+        self._rbd(f"describe {name}", "image-meta", "set", "--image", name, NOTE, note)
+
+    def annotation(self, name: str) -> str | None:
+        """Return the text that ``annotate`` has stored with the image *name* (``rbd image-meta list``); ``None`` if
+        there is no text or no such image."""
+        found = self._seen(name, "image-meta", "list")
+        return str(found[NOTE]) if found and NOTE in found else None
+
+    def block_clients(self, name: str) -> list[str]:
+        """Block the clients that have the image *name* open (``rbd status``) or locked (``rbd lock ls``), with ``ceph
+        osd blocklist add``, and return their addresses. Ceph removes the entries after an hour; a client that starts
+        anew has another address."""
+        found = [(self._seen(name, "status") or {}).get("watchers"), self._seen(name, "lock", "ls")]
+        addresses = sorted({str(client["address"]) for clients in found if clients
+                            for client in (clients.values() if isinstance(clients, dict) else clients)})
+        for address in addresses:
+            self._run("ceph", f"block the client {address} of {name}", "osd", "blocklist", "add", address)
+        return addresses
 
     def is_base(self, name: str) -> bool:
         """Return whether the image *name* has the protected snapshot from which other images are cloned."""

@@ -15,7 +15,7 @@ from magnetar_control.services.volume.access import VolumeAccess
 from magnetar_control.store.actions import actions
 from magnetar_control.store.actions.actions import password_argument
 from magnetar_control.store.hosts import hosts
-from magnetar_control.store.hosts.disk_folders import do_hosts_share_disks, folder_of_host
+from magnetar_control.store.hosts.shared_disks import do_hosts_share_disks, shared_disks_of
 from magnetar_control.store.servers import migrations
 from magnetar_control.store.servers.servers import DELETING, SOFT_DELETING
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
@@ -36,7 +36,7 @@ def evacuate_server(caller: Caller, target: ServerTarget, host: str | None = Non
         raise InvalidRequest("admin password can't be changed on existing disk")
     keeps = _keeps_disks(caller, target, host)
     if on_shared_storage is not None and on_shared_storage != keeps and not boots_from_volume(server):
-        raise InvalidField("onSharedStorage", "must be true: the disks of the server lie in a folder that its hosts "
+        raise InvalidField("onSharedStorage", "must be true: the disks of the server lie on storage that its hosts "
                            "share" if keeps else "must be false: the root disk of a server that does not boot from a "
                            "volume is recreated of the image")
     if server.task_state in (DELETING, SOFT_DELETING):
@@ -73,15 +73,15 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 
 def _keeps_disks(caller: Caller, target: ServerTarget, host: str | None) -> bool:
-    """Return whether the server's disks are in a shared folder that *host* can access too. If *host* is ``None``,
-    return whether any other host can access the folder."""
+    """Return whether the server's disks are on shared storage that *host* can access too. If *host* is ``None``,
+    return whether any other host can access the storage."""
     with caller.cloud.store.api.read() as connection:
         source = hosts.fetch_host_row(connection, target.row.host)
-        if not folder_of_host(source):
+        if not shared_disks_of(source, target.row):
             return False
         rows = {row.name: row for row in ([hosts.fetch_host_row(connection, host)] if host else
                                           hosts.fetch_host_rows(connection)) if row is not None}
-    return any(do_hosts_share_disks(source, row) for name, row in rows.items() if name != target.row.host)
+    return any(do_hosts_share_disks(source, row, target.row) for name, row in rows.items() if name != target.row.host)
 
 
 def check_volumes(caller: Caller, target: ServerTarget, *, disks: bool) -> None:

@@ -72,13 +72,13 @@ def make_server(work: RunningAction, host: str, ports: Sequence[ServerNic], powe
                 former_owner: str | None = None) -> dict[str, Any]:
     """Create the server on *host* with the NICs *ports*, and return the server as its agent reports it. Also used for
     unshelving and evacuation. *power*: the final power state; by default ``power_of(work)``. *former_owner*: the
-    previous host, if *host* takes over the server's existing disks in a folder that both hosts share."""
+    previous host, if *host* takes over the server's existing disks on storage that both hosts share."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
         document = {**server_document(work, host, ports), **guest_facts(work, host), **keys.disk_key_field(work),
                     **secret, "power": power, **({"adopt_disks": former_owner} if former_owner else {})}
-        if document["image"] and not former_owner:
+        if document["image"] and (not former_owner or _needs_image_files(work, host)):
             images.deliver_image(work, client, host, document["image"])
         document["block_device_mapping"], remote_volumes = block_devices.prepare_volumes(work, host)
         ready = nics.ports_ready(work, host, ports)
@@ -90,6 +90,14 @@ def make_server(work: RunningAction, host: str, ports: Sequence[ServerNic], powe
     nics.bind_nics(work, host, answer["resource"], waits=not ready or nics.any_remote_managed(ports))
     return block_devices.finish_build(work, host, answer["resource"], remote_volumes, {"power": power, **secret},
                                       ports_pending=not ready)
+
+
+def _needs_image_files(work: RunningAction, host: str) -> bool:
+    """Return whether *host* needs the content of the server's image although it takes over the server's disks: the
+    server boots from files of the image (an ISO image, or a kernel), and only the disks are in Ceph."""
+    image: Mapping[str, Any] = work.server.image
+    return bool(work.conductor.host(host).info.get("disk_pool")) and (
+        image.get("disk_format") in ("iso", "ami") or bool((image.get("properties") or {}).get("kernel_id")))
 
 
 def note_agent_warnings(work: RunningAction, answer: Mapping[str, Any]) -> None:

@@ -22,9 +22,9 @@ from sqlalchemy import Connection
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import migration, nics
-from magnetar_control.conductor.steps.disk_folders import confirm_disks
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.steps.schedule import RANDOM, spec_of
+from magnetar_control.conductor.steps.shared_disks import confirm_disks
 from magnetar_control.conductor.steps.volume_homes import (
     hosts_for_volumes,
     move_volume,
@@ -36,13 +36,13 @@ from magnetar_control.conductor.worker.work import HostDown, RunningAction, admi
 from magnetar_control.documents import VolumeOfServer
 from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.scheduler.choose import NoValidHost
-from magnetar_control.scheduler.disk_folders import common_hosts, hosts_sharing_disks
 from magnetar_control.scheduler.place import place_server
+from magnetar_control.scheduler.shared_disks import common_hosts, hosts_sharing_disks
 from magnetar_control.store.actions import actions
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts, services
-from magnetar_control.store.hosts.disk_folders import folder_of_host
+from magnetar_control.store.hosts.shared_disks import shared_disks_of
 from magnetar_control.store.servers import consoles, migrations, servers
 from magnetar_core.document import Document
 from magnetar_core.errors import Cancelled, Conflict, FencingFailed, MagnetarError, NotFound
@@ -121,8 +121,8 @@ class Evacuation(MigrationTask):
         return fenced
 
     def _sharing(self) -> frozenset[str]:
-        """Return the hosts that can access the server's local disks on the old host through a shared folder."""
-        return hosts_sharing_disks(self.conductor.states, self.source)
+        """Return the hosts that can access the server's local disks on the old host through shared storage."""
+        return hosts_sharing_disks(self.conductor.states, self.work.server, self.source)
 
     def _may_keep_disks(self) -> bool:
         """Return whether the server may be evacuated to a host that takes over its local disks."""
@@ -141,8 +141,9 @@ class Evacuation(MigrationTask):
         new host *host* takes over the server's disks. The transaction blocks new heartbeats of the old host, so that
         the host cannot come up at the same time. Raises ``SourceUp`` if the old host is up and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
-        folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
-        self.work.args["former_owner"] = folder.get("owner")
+        shared = shared_disks_of(self.conductor.states.rows.get(self.source), self.work.server) if (
+            host in self._sharing()) else {}
+        self.work.args["former_owner"] = shared.get("owner")
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
             up = services.is_host_heard(self.work.database, connection, self.source, silence, lock=True)

@@ -14,13 +14,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.conductor.steps import keys
-from magnetar_control.conductor.steps.disk_folders import confirm_disks
 from magnetar_control.conductor.steps.migration import remove_server_from_host
+from magnetar_control.conductor.steps.shared_disks import confirm_disks
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import servers as table
 from magnetar_control.store.hosts import fencings
-from magnetar_control.store.hosts.disk_folders import folder_of_host
+from magnetar_control.store.hosts.shared_disks import shared_disks_of
 from magnetar_control.store.servers import migrations, servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.ensure import BATCH_MAX
@@ -51,8 +51,8 @@ def complete_evacuations(conductor: Conductor, client: Client, host: str, comple
             _stop(client, evacuation.server_id)
             continue
         row = rows.get(evacuation.server_id)
-        if row is not None and row.host not in (None, host) and not row.deleted_at and folder_of_host(
-                conductor.states.rows.get(host)):
+        if row is not None and row.host not in (None, host) and not row.deleted_at and shared_disks_of(
+                conductor.states.rows.get(host), row):
             confirm_disks(conductor, row.host, row.id, evacuation.uuid)  # a conductor may have died before it did
         if row is None or row.deleted_at or row.host != host:
             log.warning("server %s was evacuated while host %s was away; removed there now", evacuation.server_id, host,

@@ -53,7 +53,8 @@ SAVED_PROPERTIES = (
     "vcpus", "memory_mb", "disk_gb", "agent_version", "capabilities", "hypervisor_version", "consoles", "traits",
     "cpu_info", "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus",
     "numa_cells", "firmware", "secure_boot", "tpm_versions", "disk_encryption", "memory_encryption", "ovn",
-    "image_cache_gb", "disk_folder", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
+    "image_cache_gb", "disk_folder", "disk_pool", "pci_devices", "pci_pools", "mdevs", "providers", "resources",
+    "bandwidths")
 #: Columns of a host's row whose change says that the host may be back.
 SET_BY_OPERATORS = attrgetter("endpoint", "disabled", "forced_down")
 #: vm_states that change with the power state of the guest.

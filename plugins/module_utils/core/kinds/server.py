@@ -205,9 +205,9 @@ class Server(Resource):
     disk_key = Field(DISK_KEY, "From a cloud: keys for the encryption of its own disks, of new disks only.",
                      default=None,
                      on="create update", secret=True, option=False, compared=False)
-    adopt_disks = Field(Nullable(Text(1, 64)), "From a cloud: the former owner (disk_folder of the host) of disks in a "
-                        "shared folder, which an evacuated server keeps.", default=None, on=FIXED, option=False,
-                        compared=False)
+    adopt_disks = Field(Nullable(Text(1, 64)), "From a cloud: the former owner (disk_folder or disk_pool of the host) "
+                        "of disks on shared storage, which an evacuated server keeps.", default=None, on=FIXED,
+                        option=False, compared=False)
     tpm_secret = Field(DISK_KEY, "From a cloud: the key that encrypts the content of its TPM. The host keeps it where "
                        "tpm_secret_security is host, otherwise only until the guest has started.",
                        default=None,

@@ -96,6 +96,37 @@ def test_what_is_there_already(said: Said) -> None:
         tools.protect("a")
 
 
+def test_a_note_goes_with_the_name(said: Said) -> None:
+    tools = rbd.RbdTools(PLACE)
+    tools.rename("a", "b")
+    tools.annotate("b", '{"owner": 1}')
+    assert said.asked == [
+        ["rbd", "rename", "--image", "a", "--dest-pool", "vms", "--dest", "b", "--pool", "vms"],
+        ["rbd", "image-meta", "set", "--image", "b", "magnetar.owner", '{"owner": 1}', "--pool", "vms"]]
+    said.answers["rbd image-meta list"] = [json.dumps({"magnetar.owner": "text", "conf_x": "y"})]
+    assert tools.annotation("b") == "text"
+    said.answers["rbd image-meta list"] = ["{}"]
+    assert tools.annotation("b") is None
+    said.answers["rbd image-meta list"] = ["rbd: error opening image b: (2) No such file or directory", 2]
+    assert tools.annotation("b") is None
+    said.answers["rbd rename"] = ["rbd: rename error: (17) File exists", 17]
+    with pytest.raises(Conflict, match="has an image called b already"):
+        tools.rename("a", "b")
+
+
+def test_blocked_clients(said: Said) -> None:
+    tools, address = rbd.RbdTools(PLACE), "10.0.0.7:0/3421"
+    said.answers["rbd status"] = [json.dumps({"watchers": [{"address": address, "client": 4, "cookie": 1}]})]
+    said.answers["rbd lock ls"] = [json.dumps([{"id": "auto 1", "locker": "client.5", "address": "10.0.0.8:0/1"}])]
+    assert tools.block_clients("a") == [address, "10.0.0.8:0/1"]
+    assert said.asked[-2:] == [["ceph", "osd", "blocklist", "add", one] for one in (address, "10.0.0.8:0/1")]
+    said.answers["rbd lock ls"] = [json.dumps({"auto 1": {"locker": "client.5", "address": address}})]
+    assert tools.block_clients("a") == [address]
+    gone = ["rbd: error opening image a: (2) No such file or directory", 2]
+    said.answers.update({"rbd status": gone, "rbd lock ls": gone})  # type: ignore[dict-item]
+    assert tools.block_clients("a") == []
+
+
 def test_grown(said: Said) -> None:
     tools = rbd.RbdTools(PLACE)
     said.answers["rbd info"] = [json.dumps({"size": 10})]

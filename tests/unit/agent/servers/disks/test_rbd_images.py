@@ -16,13 +16,13 @@ from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, InvalidField, InvalidSettings
 from magnetar_core.flows.migrate import abort_host_migration
 from magnetar_core.power import RUNNING
+from tests.support.agent.ceph import POOLS, share_ceph
 from tests.support.agent.pair import WAY, Pair
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.core.images import iso, qcow2
 
 GIB, MIB = 2**30, 2**20
 ALL = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 8}
-POOLS = {"ceph": {"type": "rbd", "libvirt_pool": "rbd0"}, "vg": {"type": "lvm", "libvirt_pool": "vg0"}}
 CONTENT = b"magnetar".ljust(MIB, b"\0")
 BASE = f"magnetar-base-{hashlib.sha256(CONTENT).hexdigest()}"
 FILES = {"disk": GIB, "disk.ephemeral": GIB, "disk.swap": 8 * MIB}
@@ -261,20 +261,12 @@ def test_a_swap_disk_whose_removal_failed_goes_later(host: Host) -> None:
 @pytest.fixture
 def moving(pair: Pair) -> Iterator[Pair]:
     """Two hosts with one pool of Ceph."""
-    for at, kvm in enumerate((pair.one, pair.two)):
-        kvm.fake._folder = pair.root / f"libvirt{at}"
-        if at:
-            kvm.fake._folder.mkdir(parents=True, exist_ok=True)
-            (kvm.fake._folder / "pool-rbd0").symlink_to(pair.root / "libvirt0/pool-rbd0")
-        else:
-            kvm.fake.add_pool("rbd0")
-        kvm.more = {"pools": POOLS, "root_pool": "ceph", "root_format": "rbd"}
-        kvm.restart()
+    share_ceph(pair.root, (pair.one, pair.two))
     yield pair
 
 
 def contents(pair: Pair) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (pair.root / "libvirt0/pool-rbd0").iterdir()}
+    return {path.name: path.read_bytes() for path in (pair.root / "libvirt-kvm1/pool-rbd0").iterdir()}
 
 
 @pytest.mark.parametrize("kind", ["live", "cold"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers' disks in folders that hosts share, after an evacuation."""
+"""Servers' disks on storage that hosts share, after an evacuation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def confirm_disks(conductor: Conductor, host: str, id: str, evacuation: str) -> None:
     """Confirm to the agent of *host* that the *evacuation* (a migration's uuid) of the server *id* has succeeded. From
-    then on, the agent deletes the server's disks in the shared folder when it deletes the server. A failure is only
+    then on, the agent deletes the server's disks on the shared storage when it deletes the server. A failure is only
     logged, since the call can be repeated. Until the agent has this confirmation, it keeps the disks, because they may
     belong to the former host."""
     try:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hosts that share the storage of servers' own disks: a folder or a pool of Ceph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from magnetar_control.store.hosts.shared_disks import shared_disks_of
+
+if TYPE_CHECKING:
+    from magnetar_control.store.servers.server_row import ServerRow
+
+    from .hosts import HostStates
+
+
+def hosts_sharing_disks(states: HostStates, server: ServerRow, source: str) -> frozenset[str]:
+    """Return the names of the other hosts that can reach the own disks that *server* has on the host *source*, because
+    they use the same shared storage. *source* may be down."""
+    id = shared_disks_of(states.rows.get(source), server).get("id")
+    return frozenset(name for name, host in states.hosts.items() if name != source and host.disk_storage == id
+                     ) if id else frozenset()
+
+
+def hosts_by_disk_storage(states: HostStates) -> dict[str, frozenset[str]]:
+    """Return the names of the hosts that use each shared storage of server disks, by the id of the storage."""
+    by_storage: dict[str, set[str]] = {}
+    for name, host in states.hosts.items():
+        if host.disk_storage:
+            by_storage.setdefault(host.disk_storage, set()).add(name)
+    return {id: frozenset(names) for id, names in by_storage.items() if len(names) > 1}
+
+
+def common_hosts(hosts: frozenset[str] | None, sharing: frozenset[str]) -> frozenset[str] | None:
+    """Return the intersection of *hosts* and *sharing*. ``None`` for *hosts*, and an empty set for *sharing*, stand for
+    all hosts."""
+    if not sharing:
+        return hosts
+    return sharing if hosts is None else hosts & sharing

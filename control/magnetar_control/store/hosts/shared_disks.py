@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Storage that several hosts share for the own disks of their servers, as hosts report it: a folder (``disk_folder`` of
+``kinds.Host``) or a pool of Ceph (``disk_pool``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .host_row import HostRow
+
+if TYPE_CHECKING:
+    from magnetar_control.store.servers.server_row import ServerRow
+
+
+def shared_disks_of(row: HostRow | None, server: ServerRow) -> Mapping[str, Any]:
+    """Return the report of the host *row* about the shared storage that has the own disks of *server*. Return an empty
+    mapping if the host shares none, the disks are not there, the server has no own disks, or *row* is ``None``."""
+    info = row.info if row is not None else {}
+    if (folder := _report(info, "disk_folder")).get("id"):
+        return folder
+    pool = _report(info, "disk_pool")
+    return pool if pool.get("id") and server.id not in (pool.get("others") or ()) and _has_own_disks(server) else {}
+
+
+def usable_storage_id(info: Mapping[str, Any]) -> str:
+    """Return the id of the shared storage for servers' disks in *info*, a host's report, if the host can use it now;
+    otherwise an empty string."""
+    for storage in (_report(info, "disk_folder"), _report(info, "disk_pool")):
+        if storage.get("id"):
+            return "" if storage.get("reason") else str(storage["id"])
+    return ""
+
+
+def do_hosts_share_disks(source: HostRow | None, target: HostRow | None, server: ServerRow) -> bool:
+    """Return whether the host *target* can use the disks that *server* has on *source* now, because both hosts share
+    the storage."""
+    id = shared_disks_of(source, server).get("id")
+    return bool(id) and target is not None and usable_storage_id(target.info) == id
+
+
+def _report(info: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    storage = info.get(field)
+    return storage if isinstance(storage, Mapping) else {}
+
+
+def _has_own_disks(server: ServerRow) -> bool:
+    """Return whether the server has a root disk that is no volume, an ephemeral or a swap disk."""
+    boots_from_volume = not server.image_id or any(volume["boot_index"] == 0 for volume in server.volumes)
+    return not boots_from_volume or bool(server.flavor.get("ephemeral") or server.flavor.get("swap"))
