@@ -96,6 +96,11 @@ hosts:
           (instances_path), null without one. C(id) is the same on each host that reaches it, C(owner)
           names this host in it, C(reason) says why it cannot be used.', type: dict, sample: {path: /srv/servers,
           id: 0d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44, reason: '', owner: 7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11}}
+    disk_pool: {description: '{pool, id, owner, reason, others}: pool of Ceph for servers'' disks (root_pool), null
+          without one. C(id) is the same on each host that reaches it, C(owner) names this host in it, C(reason) says
+          why it cannot be used, C(others) are servers whose disks lie elsewhere.', type: dict, sample: {pool: ceph,
+          id: 'rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/vms', reason: '', owner: 7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11,
+          others: []}}
     pools: {description: 'Pools of volumes, and the backup directory (of the kind C(backup)), by name:
           {name, kind, identity (the same on each host that reaches it; null until it was read), shared
           (whether other hosts can reach it), total_gb, free_gb, state (C(up), C(down)), reason (why it

@@ -50,6 +50,8 @@ def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
         f"root_format {disks['format']}{pool}, {host['disk_gb_free']} of {host['disk_gb']} GiB free")
     if folder := host.get("disk_folder"):
         yield "disk_folder", not folder["reason"], folder["reason"] or f"{folder['path']}, {folder['id']}"
+    if ceph := host.get("disk_pool"):
+        yield "disk_pool", not ceph["reason"], ceph["reason"] or f"{ceph['pool']}, {ceph['id']}"
     for name in ("port_security", "metadata_service"):
         reason = host[name]["reason"]
         yield name, not reason, reason

@@ -231,6 +231,32 @@ def test_its_disks_are_taken_over_from_a_host_that_is_off(hosts: Hosts) -> None:
     assert hosts.mine(id) == {}
 
 
+def test_a_guest_that_runs_on_writes_to_none_of_its_former_disks(hosts: Hosts) -> None:
+    """Its host should be off. Ceph refuses the writes of its QEMU from the moment when the other host takes over."""
+    one, two = hosts.client("bare1"), hosts.client("bare2")
+    id = hosts.make("bare1", "undead")
+    hosts.up("bare1", id)
+    write = "dd of=/dev/vdb bs=512 seek=1000 count=1 conv=sync,fsync"
+    hosts.sh("bare1", id, f"echo kept | {write}")
+    owner = one.get("host")["disk_pool"]["owner"]
+    want = {"id": id, "name": "undead", "flavor": SIZES, "image": one.get("image", "tiny")["id"], "adopt_disks": owner}
+    two.ensure("server", id, want)
+    blocked = hosts.hosts["bare1"].run(["ceph", "--id", USER, "osd", "blocklist", "ls"]).stdout
+    assert len([line for line in blocked.splitlines() if ":0/" in line]) >= 1
+    assert "running" in hosts.virsh("bare1", "domstate", f"magnetar-{id}")
+    hosts.guests.ask("bare1", id, f"sh (echo lost | {write}) >/dev/null 2>&1 & sleep 5")
+    hosts.up("bare2", id)
+    read = "dd if=/dev/vdb bs=512 skip=1000 count=1 iflag=direct 2>/dev/null | head -n 1"
+    assert hosts.sh("bare2", id, read).startswith("kept")
+    hosts.sh("bare2", id, f"echo more | {write}")
+    mine = hosts.mine(id)
+    one.delete("server", id)
+    assert hosts.mine(id) == mine and hosts.sh("bare2", id, read).startswith("more")
+    two.event("server", id, "keep_disks", {}, request_id=str(uuid.uuid4()))
+    two.delete("server", id)
+    assert hosts.mine(id) == {}
+
+
 def test_a_guest_whose_qemu_died_is_removed_at_once(hosts: Hosts) -> None:
     """Ceph takes half a minute to notice that nobody has its disks open any more."""
     id = hosts.make("bare1", "killed", flavor={**SIZES, "swap": 0})

@@ -55,7 +55,7 @@ def record_rbd_disks(host: LocalHost, document: Document) -> None:
     files = _recordable_files(host, document)
     if not files:
         return
-    text = json.dumps(_record(host, document, files))
+    text = _record(host, document, files)
     note = {"file": files[0], "digest": hashlib.sha256(text.encode()).hexdigest()[:16]}
     if document.state.get(RECORDED) != note:
         tools = rbd_images.rbd_pool_of_server(host, document)
@@ -118,9 +118,12 @@ def _recordable_files(host: LocalHost, document: Document) -> list[str]:
     return rbd_images.complete_rbd_disks(host, document)
 
 
-def _record(host: LocalHost, document: Document, files: list[str]) -> Fields:
-    return {"owner": read_host_owner(host), "host": host.name, "files": files,
-            "base": document.state[NOTE].get("base"), **disk_facts(document)}
+def _record(host: LocalHost, document: Document, files: list[str]) -> str:
+    facts = disk_facts(document)
+    if "made" in facts["state"]:  # the config drive is no disk: it is written later, and often
+        facts["state"]["made"] = [file for file in facts["state"]["made"] if file != "config.iso"]
+    return json.dumps({"owner": read_host_owner(host), "host": host.name, "files": files,
+                       "base": document.state[NOTE].get("base"), **facts}, sort_keys=True)
 
 
 def _read(tools: RbdPool, name: str) -> Any:
@@ -203,7 +206,7 @@ def _take(host: LocalHost, document: Document) -> None:
     names = set(tools.names())
     _block_former_clients(host, document, tools, [former + file for file in files if former + file in names])
     if former + files[0] in names:
-        tools.annotate(former + files[0], json.dumps(_record(host, document, files)))
+        tools.annotate(former + files[0], _record(host, document, files))
     for file in reversed(files):
         if former + file in names:
             tools.rename(former + file, rbd_images.rbd_image_name(document, file))
@@ -264,7 +267,8 @@ def _give_back(host: LocalHost, document: Document, adopted: Fields) -> bool:
     first = former + adopted["files"][0]
     record = _read(tools, first)
     if record is not None and record["owner"] == read_host_owner(host):
-        tools.annotate(first, json.dumps({**record, "owner": adopted["owner"], "host": adopted["host"]}))
+        tools.annotate(first, json.dumps({**record, "owner": adopted["owner"], "host": adopted["host"]},
+                                           sort_keys=True))
     return renamed
 
 

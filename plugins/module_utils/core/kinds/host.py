@@ -85,7 +85,8 @@ class Host(Kind):
     disk_pool = Field(Value(), "{pool, id, owner, reason, others}: pool of Ceph for servers' disks (root_pool), null "
                       "without one. V(id) is the same on each host that reaches it, V(owner) names this host in it, "
                       "V(reason) says why it cannot be used, V(others) are servers whose disks lie elsewhere.", on=READ,
-                      sample=None)
+                      sample={"pool": "ceph", "id": "rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/vms", "reason": "",
+                              "owner": "7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11", "others": []})
     pools = Field(Value(), "Pools of volumes, and the backup directory (of the kind V(backup)), by name: {name, kind, "
                   "identity (the same on each host that reaches it; null until it was read), shared (whether other "
                   "hosts can reach it), total_gb, free_gb, state (V(up), V(down)), reason (why it is down)}.", on=READ,

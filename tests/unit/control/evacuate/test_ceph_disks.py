@@ -5,16 +5,18 @@ host that returns loses the server, but removes none of its disks."""
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import contextmanager
 
 import pytest
 
+from magnetar_control.conductor.hosts import host_return
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.ceph import images_of, owner_of, share_ceph
-from tests.support.control.crashes import until_none
+from tests.support.control.crashes import EVERY, until_none
 from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import flavors, row
-from tests.unit.control.moves.dying import through
+from tests.unit.control.moves.dying import Died, Fate, through
 from tests.unit.control.moves.inside import Inside
 
 from .evacuating import ENGINES
@@ -223,3 +225,32 @@ def test_a_conductor_that_dies_loses_no_disk(admin, late):
         assert admin.disks(id) == disks and admin.owner(id) == target, fate.number
 
     until_none(admin.cloud, id, late, (there,))
+
+
+def test_a_conductor_that_dies_while_the_host_returns(admin, monkeypatch):
+    """Another one goes on. The host has its former disks removed at no point."""
+    id = admin.made()
+    disks = admin.disks(id)
+    for number in range(1, 40, EVERY):
+        host = row(admin.cloud, id).host
+        admin.dies(host)
+        there = through(admin.cloud, id, "evacuate", Fate(0), host=None, forced=False, stopped=False).host
+        fate, complete = Fate(number), host_return.complete_evacuations
+
+        def dying(*args, fate=fate, complete=complete):
+            fate.thread = threading.current_thread()
+            try:
+                with (Fate(0) if fate.died else fate).looms():
+                    return complete(*args)
+            except Died:
+                raise HypervisorError("the conductor died") from None
+
+        with monkeypatch.context() as patch:
+            patch.setattr(host_return, "complete_evacuations", dying)
+            admin.returns(host)
+        admin.clean(id, there)
+        assert admin.disks(id) == disks and admin.owner(id) == there, number
+        assert admin.cloud.kvm[there].runs(id), number
+        if not fate.died:
+            return
+    raise AssertionError
