@@ -58,10 +58,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
-        "pools": report_pools(host), "disk_folder": disk_folder_fields(host),
-        "disk_pool": rbd_owner.report_disk_pool(host),
-        "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
-                        "reason": room.reason},
+        "pools": report_pools(host), **_disk_storage(host, room),
     }
     try:
         domains = host.hypervisor.domains()
@@ -80,6 +77,13 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
     except MagnetarError:
         fields |= {"connected": False, "resources": None}  # libvirt knows a part of these
     return {field.name: fields.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def _disk_storage(host: LocalHost, room: own_disks.Room) -> dict[str, Any]:
+    """Return the host's fields that say where its servers' disks are. *room*: the room for new ones."""
+    return {"local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
+                            "reason": room.reason},
+            "disk_folder": disk_folder_fields(host), "disk_pool": rbd_owner.report_disk_pool(host)}
 
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:

@@ -49,12 +49,13 @@ class HostState:
     host has. ``limits``: the amounts that may be claimed. ``used``: the amounts that are claimed."""
 
     __slots__ = ("block", "columns", "disk_storage", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
-                 "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers",
-                 "totals", "used")
+                 "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile",
+                 "reaches_disk_storage", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
         self.disk_storage = ""  # id of the storage of servers' disks that it shares with others; "" without any
+        self.reaches_disk_storage = False  # whether it can use that now
         self.profile = UNREAD
         self.columns = NO_ROW
         self.totals = self.limits = self.used = Amounts()

@@ -24,7 +24,7 @@ from magnetar_control.store.claims.allocations import Amounts
 from magnetar_control.store.hosts.aggregates import Aggregate
 from magnetar_control.store.hosts.cell_look import CellSnapshot
 from magnetar_control.store.hosts.host_row import HostRow, HostSummary
-from magnetar_control.store.hosts.shared_disks import usable_storage_id
+from magnetar_control.store.hosts.shared_disks import find_shared_storage
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.version import version_number
 
@@ -372,7 +372,7 @@ class HostStates:
 
     def _profile(self, row: HostRow) -> Profile:
         name, info = row.name, row.info
-        self.hosts[name].disk_storage = usable_storage_id(info)
+        self.hosts[name].disk_storage, self.hosts[name].reaches_disk_storage = find_shared_storage(info)
         self.hosts[name].numa.save_report(info)
         self.hosts[name].pci.save_report(info)
         if self.hosts[name].counted() != self.hosts[name].numbers:

@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 
 def hosts_sharing_disks(states: HostStates, server: ServerRow, source: str) -> frozenset[str]:
-    """Return the names of the other hosts that can reach the own disks that *server* has on the host *source*, because
-    they use the same shared storage. *source* may be down."""
+    """Return the names of the other hosts that have the own disks that *server* has on the host *source*, because they
+    use the same shared storage. *source* may be down, and the others may be unable to use the storage now."""
     id = shared_disks_of(states.rows.get(source), server).get("id")
     return frozenset(name for name, host in states.hosts.items() if name != source and host.disk_storage == id
                      ) if id else frozenset()
+
+
+def narrow_to_disks(states: HostStates, hosts: frozenset[str] | None, sharing: frozenset[str]) -> frozenset[str] | None:
+    """Return those of *hosts* (``None``: of all hosts) to which a server with disks on shared storage may go: the hosts
+    *sharing* the storage that can use it now, even if there are none. Return *hosts* if *sharing* is empty."""
+    if not sharing:
+        return hosts
+    reaching = frozenset(name for name in sharing if states.hosts[name].reaches_disk_storage)
+    return reaching if hosts is None else hosts & reaching
 
 
 def hosts_by_disk_storage(states: HostStates) -> dict[str, frozenset[str]]:

@@ -23,17 +23,14 @@ SETTINGS: Mapping[str, Any] = {"pools": POOLS, "root_pool": "ceph", "root_format
 
 def share_ceph(root: Path, hosts: Iterable[Kvm]) -> Path:
     """Give all *hosts* the pool, and start their agents anew. Return the folder with its images."""
-    pool: Path | None = None
+    pool = root / "ceph" / "pool-rbd0"
+    pool.mkdir(parents=True)
     for kvm in hosts:
         kvm.fake._folder = root / f"libvirt-{kvm.name}"
-        if pool is None:
-            pool = kvm.fake.add_pool("rbd0")
-        else:
-            kvm.fake._folder.mkdir(parents=True, exist_ok=True)
-            (kvm.fake._folder / "pool-rbd0").symlink_to(pool)
+        kvm.fake._folder.mkdir(parents=True, exist_ok=True)
+        (kvm.fake._folder / "pool-rbd0").symlink_to(pool)
         kvm.more = {**kvm.more, **SETTINGS}
         kvm.restart()
-    assert pool is not None
     return pool
 
 

@@ -37,7 +37,7 @@ from magnetar_control.documents import VolumeOfServer
 from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place_server
-from magnetar_control.scheduler.shared_disks import common_hosts, hosts_sharing_disks
+from magnetar_control.scheduler.shared_disks import hosts_sharing_disks, narrow_to_disks
 from magnetar_control.store.actions import actions
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
@@ -89,7 +89,7 @@ class Evacuation(MigrationTask):
         is ignored."""
         work, only = self.work, hosts_for_volumes(self.work, self.source)
         if host is None:
-            only = common_hosts(only, self._sharing())
+            only = narrow_to_disks(self.conductor.states, only, self._sharing())
         spec = spec_of(work, host=host, ignored=tried | {self.source}, cell_id=self.conductor.cell.id,
                        volume_hosts=only)
         if forced:

@@ -23,20 +23,20 @@ def shared_disks_of(row: HostRow | None, server: ServerRow) -> Mapping[str, Any]
     return pool if pool.get("id") and server.id not in (pool.get("others") or ()) and _has_own_disks(server) else {}
 
 
-def usable_storage_id(info: Mapping[str, Any]) -> str:
-    """Return the id of the shared storage for servers' disks in *info*, a host's report, if the host can use it now;
-    otherwise an empty string."""
+def find_shared_storage(info: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the id of the shared storage for servers' disks in *info*, a host's report, and whether the host can use
+    it now; ``("", False)`` if it has none."""
     for storage in (_report(info, "disk_folder"), _report(info, "disk_pool")):
         if storage.get("id"):
-            return "" if storage.get("reason") else str(storage["id"])
-    return ""
+            return str(storage["id"]), not storage.get("reason")
+    return "", False
 
 
 def do_hosts_share_disks(source: HostRow | None, target: HostRow | None, server: ServerRow) -> bool:
-    """Return whether the host *target* can use the disks that *server* has on *source* now, because both hosts share
-    the storage."""
+    """Return whether the host *target* takes over the disks that *server* has on *source*, because both hosts share the
+    storage, even if *target* cannot use it now."""
     id = shared_disks_of(source, server).get("id")
-    return bool(id) and target is not None and usable_storage_id(target.info) == id
+    return bool(id) and target is not None and find_shared_storage(target.info)[0] == id
 
 
 def _report(info: Mapping[str, Any], field: str) -> Mapping[str, Any]:

@@ -38,6 +38,11 @@ class OnCeph(Inside):
         return {name: (row.info.get("disk_pool") or {}).get("id") for name, row in
                 self.parts.working.states.rows.items()}
 
+    def reasons(self):
+        """Why a host cannot use the pool, as the conductor knows it."""
+        return {name: (row.info.get("disk_pool") or {}).get("reason") for name, row in
+                self.parts.working.states.rows.items()}
+
 
 class CephDisks(Fencing):
     """An administrator of such a cloud."""
@@ -187,9 +192,28 @@ def test_a_pool_that_does_not_answer_is_remembered(admin):
             (folder / "away").rename(folder / "pool-rbd0")
             assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
             assert PATTERN in admin.disks(id)["disk"]
+        admin.clean(id, "kvm2")
+        assert PATTERN in admin.disks(id)["disk"]
     finally:
         if (folder / "away").exists():
             (folder / "away").rename(folder / "pool-rbd0")
+
+
+def test_no_disk_is_made_anew_while_no_host_reaches_the_pool(admin):
+    """The server waits in error, and is evacuated when another host of the pool has it back."""
+    id, folder = admin.made(), admin.cloud.kvm["kvm2"].fake._folder
+    with admin.dead("kvm1"):
+        (folder / "pool-rbd0").rename(folder / "away")
+        try:
+            eventually(lambda: admin.cloud.reasons()["kvm2"], seconds=120)
+            server = admin.evacuated(id)
+            assert (server["OS-EXT-SRV-ATTR:host"], server["status"]) == ("kvm1", "ERROR")
+        finally:
+            (folder / "away").rename(folder / "pool-rbd0")
+        eventually(lambda: not admin.cloud.reasons()["kvm2"], seconds=120)
+        assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+        assert PATTERN in admin.disks(id)["disk"]
+    admin.clean(id, "kvm2")
 
 
 def test_a_host_that_is_forced_down_and_does_not_stop_its_guest(admin, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.store.hosts.shared_disks import do_hosts_share_disks, shared_disks_of, usable_storage_id
+from magnetar_control.store.hosts.shared_disks import do_hosts_share_disks, find_shared_storage, shared_disks_of
 
 FOLDER = {"path": "/srv", "id": "folder-1", "owner": "a", "reason": ""}
 POOL = {"pool": "ceph", "id": "rbd:fsid/vms", "owner": "a", "reason": "", "others": ["server-2"]}
@@ -38,10 +38,10 @@ def test_the_owner_of_disks(info: Any, of: Any, owner: str | None) -> None:
 
 def test_hosts_that_can_use_them() -> None:
     assert shared_disks_of(None, server()) == {}
-    assert usable_storage_id({"disk_pool": POOL}) == POOL["id"]
-    assert usable_storage_id({"disk_folder": FOLDER, "disk_pool": None}) == "folder-1"
-    for lost in ({}, {"disk_folder": {**FOLDER, "reason": "not mounted"}}, {"disk_pool": {**POOL, "reason": "down"}}):
-        assert usable_storage_id(lost) == ""
+    assert find_shared_storage({"disk_pool": POOL}) == (POOL["id"], True)
+    assert find_shared_storage({"disk_folder": FOLDER, "disk_pool": None}) == ("folder-1", True)
+    assert find_shared_storage({"disk_folder": {**FOLDER, "reason": "not mounted"}}) == ("folder-1", False)
+    assert find_shared_storage({}) == ("", False)
     source, target = host(disk_pool=POOL), host(disk_pool={**POOL, "owner": "b", "others": ["server-1"]})
     assert do_hosts_share_disks(source, target, server())
     assert not do_hosts_share_disks(source, host(disk_pool={**POOL, "id": "rbd:other/vms"}), server())
