@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A client for buckets of object stores with the S3 protocol: objects are put, read, deleted and listed by a prefix.
+
+Requests are signed with AWS Signature Version 4, and have path-style addresses (``ENDPOINT/BUCKET/KEY``). Only the
+standard library is used, so that agents and the control plane need no further packages.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import datetime as dt
+import hashlib
+import hmac
+import http.client
+import os
+import random
+import ssl
+import stat
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Iterator, Mapping, Optional, Sequence
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree as ET
+
+from ..errors import InvalidSettings
+
+#: Seconds that a connection may be silent.
+TIMEOUT = 60.0
+#: Requests for one call: the first one, and repetitions after failures that may be temporary.
+ATTEMPTS = 5
+#: Longest wait before the first repetition, in seconds. Each further wait may be twice as long, up to ``LONGEST``.
+SHORTEST, LONGEST = 0.5, 20.0
+#: Answers after which a request is repeated.
+TEMPORARY = (429, 500, 502, 503, 504)
+TEMPORARY_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")
+#: Codes of a store that is full, or of a quota that is used up.
+FULL_CODES = ("QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull")
+#: Code of this module for a TLS certificate that is not accepted.
+BAD_CERTIFICATE = "BadCertificate"
+SAFE = "-_.~"
+
+
+@dataclass(frozen=True)
+class S3Credentials:
+    """The keys of an account of an object store. *token*: of temporary keys; otherwise empty."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """The place of objects in an object store. *prefix*: the beginning of all keys, without slashes at its ends; empty
+    for none. *credentials_file*: see ``read_s3_credentials``. *ca_file*: the CA of the store's certificate; ``None``
+    for the CAs of the system."""
+
+    endpoint_url: str
+    bucket: str
+    credentials_file: str
+    prefix: str = ""
+    region: str = "us-east-1"
+    ca_file: Optional[str] = None
+
+
+class S3Error(Exception):
+    """A failed request to an object store. *status*: of the HTTP response; 0 without one. *code*: the store's word for
+    the failure, such as ``AccessDenied``."""
+
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
+        self.message, self.status, self.code = message, status, code
+
+    @property
+    def full(self) -> bool:
+        """Return whether the object store has no room left, or a quota is used up."""
+        return self.status == 507 or self.code in FULL_CODES
+
+    @property
+    def temporary(self) -> bool:
+        """Return whether the same request may soon succeed."""
+        return self.status in TEMPORARY or self.code in TEMPORARY_CODES or (self.status == 0 and not self.code)
+
+    @property
+    def missing(self) -> bool:
+        """Return whether the requested object does not exist."""
+        return self.status == 404 and self.code in ("", "NoSuchKey")
+
+    @property
+    def remedy(self) -> str:
+        """Return a sentence that says what an operator should do."""
+        if self.full:
+            return "Delete backups, or raise the quota."
+        if self.code == "RequestTimeTooSkewed":
+            return "Set the clock of this host."
+        if self.code == "NoSuchBucket":
+            return "Create the bucket, or correct its name."
+        if self.code == BAD_CERTIFICATE:
+            return "Name the CA that has signed it."
+        if self.status in (301, 307, 308, 400):
+            return "Check the endpoint and the region."
+        if self.status in (401, 403):
+            return "Check the keys in the credentials file, and what they permit in the bucket."
+        return "Check the endpoint, and that this host reaches it."
+
+
+def read_s3_credentials(path: str) -> S3Credentials:
+    """Read the keys of an object store from the section ``default`` of the file *path*, which has the format of the
+    AWS command line (``aws_access_key_id``, ``aws_secret_access_key``, and ``aws_session_token`` for temporary keys).
+    Raises ``InvalidSettings`` if others than its owner can read the file, or if it has no keys."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise InvalidSettings("%s can be read by others than its owner. Run: chmod 600 %s" % (path, path))
+            parser = configparser.ConfigParser(interpolation=None, default_section="")
+            parser.read_string(file.read())
+        section = parser["default"]
+        return S3Credentials(section["aws_access_key_id"], section["aws_secret_access_key"],
+                             section.get("aws_session_token", ""))
+    except OSError as error:
+        raise InvalidSettings("%s, the file with the keys of the object store, cannot be read: %s."
+                              % (path, error.strerror)) from None
+    except (configparser.Error, KeyError, UnicodeDecodeError):
+        raise InvalidSettings("%s must have a section [default] with aws_access_key_id and aws_secret_access_key."
+                              % path) from None
+
+
+def sign_s3_request(method: str, url: str, headers: Mapping[str, str], body_hash: str, region: str,
+                    credentials: S3Credentials, moment: dt.datetime) -> dict[str, str]:
+    """Return *headers* with those of AWS Signature Version 4 added, among them ``Authorization``.
+
+    - *url*: the URL of the request, with path and query encoded, and the query's parameters sorted.
+    - *body_hash*: the SHA-256 of the body, in hexadecimal digits.
+    - *moment*: the current time, in UTC.
+    """
+    parts, date = urlsplit(url), moment.strftime("%Y%m%dT%H%M%SZ")
+    signed = {**headers, "host": parts.netloc, "x-amz-content-sha256": body_hash, "x-amz-date": date}
+    if credentials.token:
+        signed["x-amz-security-token"] = credentials.token
+    names = ";".join(sorted(name.lower() for name in signed))
+    lines = sorted("%s:%s\n" % (name.lower(), value.strip()) for name, value in signed.items())
+    canonical = "\n".join((method, parts.path or "/", parts.query, "".join(lines), names, body_hash))
+    scope = "/".join((date[:8], region, "s3", "aws4_request"))
+    text = "\n".join(("AWS4-HMAC-SHA256", date, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    key = b"AWS4" + credentials.secret_key.encode()
+    for word in scope.split("/"):
+        key = hmac.new(key, word.encode(), hashlib.sha256).digest()
+    signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    signed["authorization"] = "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s" % (
+        credentials.access_key, scope, names, signature)
+    return signed
+
+
+class S3Bucket:
+    """The objects of a bucket below the prefix of *location*. Keys are given without this prefix.
+
+    Every method raises ``S3Error``, or ``InvalidSettings`` for a wrong credentials file. Requests that fail for a
+    reason that may be temporary are repeated, up to *attempts* requests in all, after random waits that grow; *wait*:
+    the function that waits. All requests may be repeated without harm. *timeout*: seconds of silence after which a
+    request has failed. The credentials file is read for each request, so new keys need no restart."""
+
+    def __init__(self, location: S3Location, attempts: int = ATTEMPTS, timeout: float = TIMEOUT,
+                 wait: Callable[[float], None] = time.sleep) -> None:
+        self.location, self.attempts, self.timeout, self.wait = location, attempts, timeout, wait
+
+    def check_access(self) -> None:
+        """Raise ``S3Error`` unless the bucket exists and the keys are accepted (HeadBucket)."""
+        self._request("HEAD", None)
+
+    def put_object(self, key: str, body: bytes) -> None:
+        """Create or replace the object *key*. Readers see the old or the new object, never a part."""
+        self._request("PUT", key, body=body)
+
+    def get_object(self, key: str, start: int = 0, length: Optional[int] = None) -> bytes:
+        """Return the content of the object *key*, or *length* bytes of it from the offset *start* on."""
+        headers = {} if length is None else {"range": "bytes=%d-%d" % (start, start + length - 1)}
+        content = self._request("GET", key, headers=headers)
+        if length is not None and len(content) != length:
+            raise S3Error("The object %s has no %d bytes at offset %d" % (key, length, start), 416)
+        return content
+
+    def has_object(self, key: str) -> bool:
+        """Return whether the object *key* exists."""
+        try:
+            self._request("HEAD", key)
+        except S3Error as error:
+            if error.missing:
+                return False
+            raise
+        return True
+
+    def delete_object(self, key: str) -> None:
+        """Delete the object *key*. A missing one is ignored."""
+        try:
+            self._request("DELETE", key)
+        except S3Error as error:
+            if not error.missing:
+                raise
+
+    def list_objects(self, prefix: str, limit: int = 1000) -> Iterator[str]:
+        """Yield the keys that begin with *prefix*, in pages of *limit* keys (ListObjectsV2)."""
+        return self._list(prefix, (("max-keys", str(limit)),), "{*}Contents/{*}Key")
+
+    def list_folders(self) -> Iterator[str]:
+        """Yield the first part, up to a slash, of all keys."""
+        for key in self._list("", (("delimiter", "/"),), "{*}CommonPrefixes/{*}Prefix"):
+            yield key.rstrip("/")
+
+    def _list(self, prefix: str, query: Sequence[tuple[str, str]], path: str) -> Iterator[str]:
+        beginning, token = self._full(""), ""
+        while True:
+            content = self._request("GET", None, query=(
+                *query, ("list-type", "2"), ("prefix", beginning + prefix),
+                *([("continuation-token", token)] if token else [])))
+            try:
+                page = ET.fromstring(content)  # noqa: S314 - of the operator's own object store
+            except ET.ParseError:
+                raise S3Error("The endpoint answered with no list of objects", 400) from None
+            for element in page.iterfind(path):
+                yield (element.text or "")[len(beginning):]
+            token = page.findtext("{*}NextContinuationToken") or ""
+            if page.findtext("{*}IsTruncated") != "true" or not token:
+                return
+
+    def _full(self, key: str) -> str:
+        return "%s/%s" % (self.location.prefix, key) if self.location.prefix else key
+
+    def _request(self, method: str, key: Optional[str], query: Sequence[tuple[str, str]] = (), body: bytes = b"",
+                 headers: Optional[Mapping[str, str]] = None) -> bytes:
+        """Send a request for the object *key*, or for the bucket if it is ``None``. Return the body of the response."""
+        path = "/" + self.location.bucket + ("" if key is None else "/" + self._full(key))
+        url = self.location.endpoint_url.rstrip("/") + quote(path, safe="/" + SAFE)
+        if query:
+            url += "?" + "&".join("%s=%s" % (quote(name, safe=SAFE), quote(value, safe=SAFE))
+                                  for name, value in sorted(query))
+        for number in range(1, self.attempts + 1):
+            try:
+                return self._send(method, url, dict(headers or {}), body)
+            except S3Error as error:
+                if number == self.attempts or not error.temporary:
+                    raise
+            self.wait(random.uniform(0.5, 1) * min(LONGEST, SHORTEST * 2 ** number))  # noqa: S311 - no secret
+        raise AssertionError("the last attempt returns or raises")
+
+    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
+        parts = urlsplit(url)
+        credentials = read_s3_credentials(self.location.credentials_file)
+        headers = sign_s3_request(method, url, headers, hashlib.sha256(body).hexdigest(), self.location.region,
+                                  credentials, dt.datetime.now(dt.timezone.utc))
+        try:
+            with contextlib.closing(self._connection(parts.scheme, parts.netloc)) as connection:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may refuse before it has read all
+                    connection.request(method, "%s?%s" % (parts.path, parts.query) if parts.query else parts.path,
+                                       body or (b"" if method == "PUT" else None), headers)
+                response = connection.getresponse()
+                content = response.read()
+        except ssl.SSLCertVerificationError as error:
+            raise S3Error("The certificate of %s is not accepted (%s)" % (parts.netloc, error.verify_message),
+                          code=BAD_CERTIFICATE) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise S3Error("%s does not answer (%s)" % (parts.netloc, error or type(error).__name__)) from error
+        if response.status // 100 != 2:
+            raise _refusal(method, response, content)
+        return content
+
+    def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
+        if scheme == "http":
+            return http.client.HTTPConnection(host, timeout=self.timeout)
+        context = ssl.create_default_context(cafile=self.location.ca_file)
+        return http.client.HTTPSConnection(host, timeout=self.timeout, context=context)
+
+
+def _refusal(method: str, response: http.client.HTTPResponse, content: bytes) -> S3Error:
+    """Return the error for a *response* whose status is not 2xx. *content*: its body, which has XML with a code."""
+    code = message = ""
+    with contextlib.suppress(ET.ParseError):  # answers to HEAD and of proxies have no XML
+        document = ET.fromstring(content[:1 << 16])  # noqa: S314 - as above
+        code, message = document.findtext("{*}Code") or "", document.findtext("{*}Message") or ""
+    words = " ".join(filter(None, (str(response.status), code or response.reason)))
+    why = " (%s)" % message.strip().rstrip(".")[:200] if message else ""
+    return S3Error("%s was answered with %s%s" % (method, words, why), response.status, code)
