@@ -20,6 +20,7 @@ from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import mdev_types, pci, pmem
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_operator_traits
+from magnetar_core.http import s3_location
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 from .setting_values import check_cpu_models, check_flags, check_machine_types, check_setting_value
@@ -94,6 +95,20 @@ class AgentSettings:
     backup_mounted: bool = _doc("Whether a file system must be mounted at backup_directory. With a network file system "
                                 "(NFS), each host that mounts it restores the backups of the others.",
                                 default=False)
+    backup_s3_endpoint_url: str | None = _doc(
+        "URL of an object store with the S3 protocol, for backups of volumes instead of backup_directory.",
+        default=None, metadata={"check": s3_location.check_s3_endpoint})
+    backup_s3_store_bucket: str | None = _doc("Its bucket for backups, which must exist.", default=None,
+                                              metadata={"check": s3_location.check_s3_bucket})
+    backup_s3_prefix: str | None = _doc("Beginning of all keys in the bucket, such as clouds/lab.", default=None,
+                                        metadata={"check": s3_location.check_s3_prefix})
+    backup_s3_region: str = _doc("Region of the bucket, for the signature of requests.", default="us-east-1",
+                                 metadata={"check": s3_location.check_s3_region})
+    backup_s3_ca_cert_file: Path | None = _doc("PEM file with the CA of the object store's certificate; left out: the "
+                                               "CAs of the system.", default=None)
+    backup_s3_credentials_file: Path = _doc(
+        "File of mode 0600 with the keys of the object store, as the AWS command line has them.",
+        default=Path("/etc/magnetar/s3-credentials"))
     shares: dict[str, Path] = _doc("Name of a share to its folder, which servers of a cloud may be given.",
                                    default_factory=dict)
     parallel: int = _doc("Number of operations that run in parallel. Default: twice the number of CPUs, at least 10.",
@@ -315,11 +330,17 @@ class AgentSettings:
                                   f"the setting pools has {usable_pools}.")
 
     def _check_backups(self) -> None:
-        if "backup_directory" in self.pools:
-            raise InvalidSettings("pools: backup_directory is the name under which the host reports its backup "
-                                  "directory. Choose another name for the pool.")
+        for name in ("backup_directory", "backup_s3"):
+            if name in self.pools:
+                raise InvalidSettings(f"pools: {name} is the name under which the host reports the target of its "
+                                      "backups. Choose another name for the pool.")
         if self.backup_mounted and self.backup_directory is None:
             raise InvalidSettings("backup_mounted: needs backup_directory, the folder where something is mounted.")
+        if (self.backup_s3_endpoint_url is None) != (self.backup_s3_store_bucket is None):
+            raise InvalidSettings("backup_s3_endpoint_url: needs backup_s3_store_bucket, and the other way round.")
+        if self.backup_s3_store_bucket is not None and self.backup_directory is not None:
+            raise InvalidSettings("backup_directory: excludes backup_s3_store_bucket, since a host has one target of "
+                                  "backups. Remove one of the two.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)
@@ -327,6 +348,16 @@ class AgentSettings:
             raise InvalidSettings(f"listen: must be host:port such as 0.0.0.0:6553 or [::]:6553 (got {listen!r}).")
         if not self.tls_cert or not self.tls_key:
             raise InvalidSettings("listen: TCP is offered with TLS only. Set tls_cert and tls_key, or remove listen.")
+
+    @property
+    def backup_bucket(self) -> s3_location.S3Location | None:
+        """Return the place in an object store for backups of volumes; ``None`` if none is set."""
+        if self.backup_s3_endpoint_url is None or self.backup_s3_store_bucket is None:
+            return None
+        return s3_location.S3Location(
+            self.backup_s3_endpoint_url, self.backup_s3_store_bucket, str(self.backup_s3_credentials_file),
+            self.backup_s3_prefix or "", self.backup_s3_region,
+            self.backup_s3_ca_cert_file and str(self.backup_s3_ca_cert_file))
 
     @cached_property
     def servers_folder(self) -> str:

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from magnetar_core.http.s3 import S3Location
+from magnetar_core.http.s3_location import S3Location
 
 ACCESS_KEY, SECRET_KEY, BUCKET, PREFIX, REGION = "AKIDTEST", "s3cr3t/+key", "backups", "magnetar/lab", "eu-test-1"
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 getattr(self, f"_{self.command.lower()}")(key, body)
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = _serve  # noqa: N815 - names of http.server
+    do_GET = do_PUT = do_HEAD = do_DELETE = _serve
 
     def _refusal(self, body: bytes) -> str:
         """Return the code of the error if the request is not signed as it should be; "" if it is."""

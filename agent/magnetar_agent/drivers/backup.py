@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the resource type volume_backup: backups of volumes in the host's backup directory.
+"""The driver of the resource type volume_backup: backups of volumes in the target of the host's backups.
 
 Once the backup is complete, ``document.state`` holds ``made`` and facts of the backup's catalogue (its file
-``backup.json``). ``begun`` is set before anything is written: without it, a folder of that name belongs to another
-owner.
+``backup.json``). ``begun`` is set before anything is written: without it, files of that name belong to another owner.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ SOURCES = {"snapshot": "volume_snapshot", "volume": "volume"}
 
 
 class BackupDriver(DocumentDriver):
-    """The resource driver of volume backups. Each backup is a folder in the backup directory; the folder's name is the
-    uuid of the backup."""
+    """The resource driver of volume backups. The files of a backup are named by its uuid."""
 
     def __init__(self) -> None:
         super().__init__(VolumeBackup)
@@ -49,7 +47,7 @@ class BackupDriver(DocumentDriver):
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Return the requested fields *want* with the uuids of volume and snapshot. *document*: the stored backup;
         ``None`` for a new one. Raises ``InvalidField`` for a source or parent that cannot be used, and ``Conflict`` if
-        the host has no backup directory."""
+        the host has no backup target."""
         completed = dict(want)
         if document is not None and is_content_complete(document):
             return {**completed, **{name: document.want[name] for name in SOURCES}}
@@ -63,18 +61,24 @@ class BackupDriver(DocumentDriver):
         _check_volume_of_snapshot(host, completed)
         if completed["parent"] is not None:
             try:
-                backup_files.read_chain(target.folder, completed["parent"])
+                backup_files.read_chain(target.storage, completed["parent"])
             except Conflict as error:
-                raise InvalidField("parent", f"must be a complete backup of this host's backup directory. "
+                raise InvalidField("parent", f"must be a complete backup that this host reaches. "
                                              f"{error.message.rstrip('.')}", completed["parent"]) from None
         return completed
 
+    def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
+        """Return whether all backups are read, and not only *document*: then an object store is asked for none of
+        them."""
+        return document is None
+
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the backup's stored fields, and whether its content is complete (``made``) and in the backup directory
-        (``there``)."""
+        """Return the backup's stored fields, and whether its content is complete (``made``) and in the target of the
+        host's backups (``there``). *snapshot*: whether all backups are read."""
         facts: Fields = {**document.want, "made": is_content_complete(document), "there": False}
         try:
-            facts["there"] = facts["made"] and backup_files.has_backup(backups.usable_target(host).folder, document.id)
+            storage = backups.usable_target(host).storage
+            facts["there"] = facts["made"] and ((snapshot and storage.costly) or storage.has_backup(document.id))
         except MagnetarError as error:
             facts["why"] = f" ({error.message.rstrip('.')})"
         return facts
@@ -87,7 +91,7 @@ class BackupDriver(DocumentDriver):
         elif not have or not have["made"]:
             yield Step("make", "write the backup")
         elif not have["there"]:
-            raise Conflict(f"The files of backup {want['name']!r} are gone from the backup directory"
+            raise Conflict(f"The files of backup {want['name']!r} are gone from the backup target"
                            f"{have.get('why') or ''}. Restore them, or delete this backup.")
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
@@ -105,12 +109,12 @@ class BackupDriver(DocumentDriver):
 
 
 def _check_adoptable(target: BackupTarget, id: str) -> None:
-    """Raise ``InvalidField`` unless the backup directory *target* has the backup *id* and all backups that it depends
-    on (an incremental backup depends on its parents)."""
+    """Raise ``InvalidField`` unless *target* has the backup *id* and all backups that it depends on (an incremental
+    backup depends on its parents)."""
     try:
-        backup_files.read_chain(target.folder, id)
+        backup_files.read_chain(target.storage, id)
     except Conflict as error:
-        raise InvalidField("volume", "or snapshot is required for a backup that is not in the backup directory yet. "
+        raise InvalidField("volume", "or snapshot is required for a backup that does not exist yet. "
                                      f"{error.message.rstrip('.')}") from None
 
 
@@ -140,19 +144,19 @@ def _check_volume_of_snapshot(host: LocalHost, completed: Fields) -> None:
 
 
 def _make(task: Task) -> None:
-    """Write the backup's files, or use a backup that is already in the backup directory."""
+    """Write the backup's files, or use a backup that exists already."""
     host, document = task.host, task.document
     target, want, state = backups.usable_target(host), document.want, document.state
     field = next((name for name in SOURCES if want[name] is not None), None)
     if field is None:
-        catalogue = backup_files.read_catalogue(target.folder, document.id)
+        catalogue = backup_files.read_catalogue(target.storage, document.id)
     else:
         source = host.documents.get(SOURCES[field], want[field])
         if source is None:
             raise Conflict(f"The {SOURCES[field].replace('_', ' ')} was removed before its backup was made.")
-        if "begun" not in state and (target.folder / document.id).exists():
-            raise Conflict(f"The backup directory has a backup {document.id} already. Choose another id, or leave it "
-                           "out.", uuids=[document.id])
+        if "begun" not in state and target.storage.has_files(document.id):
+            raise Conflict(f"There is a backup {document.id} already in {target.storage}. Choose another id, or leave "
+                           "it out.", uuids=[document.id])
         state.update(begun=True, source_name=source.name, **{name: source.state[name] for name in (keys.SEALED,)
                                                              if name in source.state})
         task.keep()
@@ -167,13 +171,13 @@ def _make(task: Task) -> None:
 
 def _drop(task: Task) -> None:
     """Remove the backup's files. Do nothing if none were written. Raises ``NotRemovable`` while incremental backups
-    depend on this backup. This check is not in ``release``, because the backup directory may be on a network file
-    system that hangs."""
+    depend on this backup. This check is not in ``release``, because the backups may be on a network file system
+    that hangs."""
     document = task.document
     if not {"made", "begun"} & document.state.keys():
         return
-    directory = backups.usable_target(task.host).folder
-    if users := backup_files.dependent_backups(directory, document.id):
+    storage = backups.usable_target(task.host).storage
+    if users := backup_files.dependent_backups(storage, document.id):
         raise NotRemovable(f"Backup {document.name!r} is the parent of {', '.join(users)}. Delete these first.",
                            users=users)
-    backup_files.remove_backup(directory, document.id)
+    backup_files.remove_backup(storage, document.id)

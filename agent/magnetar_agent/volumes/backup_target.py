@@ -1,41 +1,68 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The backup directory of the host (setting ``backup_directory``)."""
+"""The target of the host's backups: a directory (setting ``backup_directory``) or a bucket (``backup_s3_…``). It is
+reported like a pool."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from magnetar_core.errors import Conflict
+from magnetar_core.http.s3 import S3Bucket
 
+from .backup_storage import BackupStorage, DirectoryStorage
+from .bucket_storage import BucketStorage
 from .pools import FolderPool
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
+    from magnetar_core.http.s3_location import S3Location
 
-#: Name of the backup directory in the reports of pools; no pool may have it.
-TARGET = "backup_directory"
-#: Its kind in the reports of pools.
+#: Names of the targets in the reports of pools; no pool may have them.
+DIRECTORY, BUCKET = "backup_directory", "backup_s3"
+#: Their kind in the reports of pools.
 KIND = "backup"
+#: Seconds that an object store may be silent when its state is only reported.
+LOOK = 10.0
 
 
-class BackupTarget(FolderPool):
+class BackupTarget(Protocol):
+    """The interface of targets of backups. The methods are those of ``Pool``."""
+
+    name: str
+    kind: str
+    shared: bool
+    storage: BackupStorage
+
+    def room(self) -> tuple[int, int] | None:
+        """Return the total and free bytes of the target; ``None`` if it has no limit that it tells."""
+
+    def identity(self, host_name: str) -> str:
+        """Return a string that identifies the target: equal on all hosts that reach it."""
+
+    def check_usable(self) -> None:
+        """Raise ``Conflict`` if the target cannot be used now."""
+
+    def prepare(self) -> BackupStorage:
+        """Return the storage of the target, creating it if it is missing and can be created. Raises ``Conflict`` if it
+        cannot be used."""
+
+
+class BackupDirectory(FolderPool):
     """The directory for volume backups. It is a ``FolderPool`` (a storage pool of files in a directory), so that its
     free space and identity are reported like those of a storage pool."""
 
     def __init__(self, host: LocalHost, folder: Path) -> None:
-        super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)
-        self.kind = KIND
+        super().__init__(DIRECTORY, folder, host.hypervisor, host.settings.backup_mounted)
+        self.kind, self.storage = KIND, DirectoryStorage(folder)
 
-    def prepare(self) -> Path:
-        """Return the path of the backup directory, creating it if it is missing. Raises ``Conflict`` if it cannot be
-        used."""
+    def prepare(self) -> BackupStorage:
         self.check_usable()
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise Conflict(f"The backup directory {self.folder} cannot be made: {error.strerror}.") from error
-        return self.folder
+        return self.storage
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the settings require a file system to be mounted at the backup directory and none is
@@ -45,13 +72,37 @@ class BackupTarget(FolderPool):
                            "host, then repeat the call.")
 
 
+class BackupBucket:
+    """The bucket for volume backups, at *location*. All hosts with these settings reach it."""
+
+    name, kind, shared = BUCKET, KIND, True
+
+    def __init__(self, location: S3Location) -> None:
+        self.location, self.storage = location, BucketStorage(S3Bucket(location))
+
+    def room(self) -> None:
+        """Return ``None``: the protocol does not tell how much room an object store has."""
+
+    def identity(self, host_name: str) -> str:
+        parts = (self.location.endpoint_url.rstrip("/"), self.location.bucket, self.location.prefix)
+        return "/".join(filter(None, parts))
+
+    def check_usable(self) -> None:
+        BucketStorage(S3Bucket(self.location, attempts=1, timeout=LOOK)).check_access()
+
+    def prepare(self) -> BackupStorage:
+        return self.storage
+
+
 def find_backup_target(host: LocalHost) -> BackupTarget | None:
-    """Return the backup directory of this host; ``None`` if the setting ``backup_directory`` is not set."""
+    """Return the target of this host's backups; ``None`` if the settings name none."""
+    location = host.settings.backup_bucket
+    if location is not None:
+        return BackupBucket(location)
     folder = host.settings.backup_directory
-    return None if folder is None else BackupTarget(host, folder)
+    return None if folder is None else BackupDirectory(host, folder)
 
 
 def target_identity(host: LocalHost, target: BackupTarget) -> str:
-    """Return the identity of the backup directory *target*, such as ``backup:…``. It is equal on all hosts that share
-    the directory."""
+    """Return the identity of *target*, such as ``backup:…``. It is equal on all hosts that reach the same backups."""
     return f"{target.kind}:{target.identity(host.name)}"

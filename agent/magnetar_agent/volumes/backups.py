@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Backups of volumes in the backup directory (setting ``backup_directory``), and restores of them.
+"""Backups of volumes in the host's backup target (``backup_target``), and restores of them.
 
 The agent first copies the disk, as for a volume, to a temporary raw file below ``<state_dir>/backups``; from that it
 writes the chunks (``backup_files``). A restore goes the other way, and fills the volume from the temporary file. The
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
     from .backup_files import BackupCatalogue
 
-#: Seconds without an answer after which the backup directory counts as hanging, so that no call waits for it.
+#: Seconds without an answer after which the target of backups counts as hanging, so that no call waits for it.
 HANGING = 5.0
 
 
 def usable_target(host: LocalHost) -> BackupTarget:
-    """Return the host's backup directory, creating it if it is missing. Raises ``Conflict`` if none is configured or it
-    cannot be used."""
+    """Return the target of the host's backups, creating its directory if it is missing. Raises ``Conflict`` if none is
+    configured or it cannot be used."""
     target = find_backup_target(host)
     if target is not None and (seconds := pool_reports.seconds_of_silence(host, target)) > HANGING:
-        raise Conflict(f"The backup directory {target.folder} has not answered for {seconds:.0f} s. Look at its file "
-                       "system, then repeat the call.")
+        raise Conflict(f"Host {host.name} cannot use its backups, because {target.storage} has not answered for "
+                       f"{seconds:.0f} s. Look at its file system or its network, then repeat the call.")
     if target is None:
-        raise Conflict(f"Host {host.name} has no backup directory. Set backup_directory in its agent's settings, then "
-                       "repeat the call.")
+        raise Conflict(f"Host {host.name} has no backup target. Set backup_directory or backup_s3_store_bucket in its "
+                       "agent's settings, then repeat the call.")
     target.prepare()
     return target
 
@@ -51,7 +51,7 @@ def usable_target(host: LocalHost) -> BackupTarget:
 def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:
     """Return the catalogue (content of ``backup.json``) of the volume backup *id*. Raises ``Conflict`` if it or one of
     its parents is missing."""
-    return backup_files.read_chain(usable_target(host).folder, id)[0]
+    return backup_files.read_chain(usable_target(host).storage, id)[0]
 
 
 def _scratch(host: LocalHost) -> FolderPool:
@@ -64,8 +64,8 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
     its file ``backup.json``). If the backup exists already after an interrupted attempt, it is not created again."""
     host, document = task.host, task.document
     target, scratch, want, key = usable_target(host), _scratch(host), document.want, keys.document_key(host, document)
-    if backup_files.has_backup(target.folder, document.id):
-        return backup_files.read_catalogue(target.folder, document.id)
+    if target.storage.has_backup(document.id):
+        return backup_files.read_catalogue(target.storage, document.id)
     size = source.state["bytes"]
     copy = copying.from_snapshot if source.kind == "volume_snapshot" else copying.from_volume
     try:
@@ -78,7 +78,7 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
         if key is not None:  # the content stays encrypted
             catalogue = replace(catalogue, content_size=(scratch.folder / document.id).stat().st_size,
                                 key_hash=backup_files.hash_key(document.id, key.secret))
-        return backup_files.write_backup(target.folder, catalogue, scratch.folder / document.id,
+        return backup_files.write_backup(target.storage, catalogue, scratch.folder / document.id,
                                          task.operation.advance)
     finally:
         scratch.remove(document.id)
@@ -100,11 +100,11 @@ def prepare_restore(task: Task) -> None:
 
 
 def _assemble(task: Task, backup: str) -> Path:
-    folder = usable_target(task.host).folder
+    storage = usable_target(task.host).storage
     raw, encrypted = _temporary_disks(task, backup)
-    path = encrypted if backup_files.read_catalogue(folder, backup).key_hash else raw
+    path = encrypted if backup_files.read_catalogue(storage, backup).key_hash else raw
     make_state_folder(path.parent)
-    catalogue = backup_files.assemble_backup(folder, backup, path, task.operation.advance)
+    catalogue = backup_files.assemble_backup(storage, backup, path, task.operation.advance)
     task.document.state["bootable"] = catalogue.bootable
     task.host.hypervisor.permit([path])
     return path

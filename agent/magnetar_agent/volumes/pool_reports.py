@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Fields
 
+    from .backup_target import BackupTarget
     from .pools import Pool
 
 UP, DOWN = "up", "down"
@@ -26,9 +27,9 @@ SLOW = 30.0
 
 
 def report_pools(host: LocalHost) -> list[Fields]:
-    """Return a report of each pool (capacity, free space, state and so on), and of the backup directory, which has the
-    kind ``backup``. A pool that hangs does not delay the others: after ``SLOW`` seconds it is reported as down."""
-    found: dict[str, Pool] = {pool.name: pool for pool in pools.all_pools(host)}
+    """Return a report of each pool (capacity, free space, state and so on), and of the target of backups, which has
+    the kind ``backup``. A pool that hangs does not delay the others: after ``SLOW`` seconds it is reported as down."""
+    found: dict[str, Pool | BackupTarget] = {pool.name: pool for pool in pools.all_pools(host)}
     if target := backup_target.find_backup_target(host):
         found[target.name] = target
     latest = host.pool_reads.latest({name: partial(_read_pool, host, pool) for name, pool in found.items()})
@@ -43,19 +44,20 @@ def report_pools(host: LocalHost) -> list[Fields]:
     return reports
 
 
-def seconds_of_silence(host: LocalHost, pool: Pool) -> float:
+def seconds_of_silence(host: LocalHost, pool: Pool | BackupTarget) -> float:
     """Return for how many seconds *pool* has not answered the latest read of its capacity; 0 if it has answered. Start
     a new read if the latest is too old."""
     return host.pool_reads.latest({pool.name: partial(_read_pool, host, pool)})[pool.name][1]
 
 
-def _read_pool(host: LocalHost, pool: Pool) -> Fields:
+def _read_pool(host: LocalHost, pool: Pool | BackupTarget) -> Fields:
     try:
         pool.check_usable()
         identity = f"{pool.kind}:{pool.identity(host.name)}"
-        total, free = pool.room()
+        room = pool.room()
     except MagnetarError as error:
         return {"state": DOWN, "reason": error.message}
     except OSError as error:
         return {"state": DOWN, "reason": f"It cannot be read: {error.strerror}."}
-    return {"identity": identity, "total_gb": total // GIB, "free_gb": free // GIB, "state": UP, "reason": ""}
+    total, free = (None, None) if room is None else (room[0] // GIB, room[1] // GIB)
+    return {"identity": identity, "total_gb": total, "free_gb": free, "state": UP, "reason": ""}

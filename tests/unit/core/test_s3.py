@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.http.s3 import S3Bucket, S3Credentials, S3Error, read_s3_credentials, sign_s3_request
+from magnetar_core.http.s3 import S3Bucket, S3Error, sign_s3_request
+from magnetar_core.http.s3_location import S3Credentials, read_s3_credentials
 from tests.support import s3
 from tests.support.agent.pki import Pki
 

@@ -7,23 +7,20 @@ standard library is used, so that agents and the control plane need no further p
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import datetime as dt
 import hashlib
 import hmac
 import http.client
-import os
 import random
 import ssl
-import stat
 import time
-from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree as ET
 
 from ..errors import InvalidSettings
+from .s3_location import S3Credentials, S3Location, read_s3_credentials
 
 #: Seconds that a connection may be silent.
 TIMEOUT = 60.0
@@ -39,29 +36,6 @@ FULL_CODES = ("QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageF
 #: Code of this module for a TLS certificate that is not accepted.
 BAD_CERTIFICATE = "BadCertificate"
 SAFE = "-_.~"
-
-
-@dataclass(frozen=True)
-class S3Credentials:
-    """The keys of an account of an object store. *token*: of temporary keys; otherwise empty."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    token: str = field(default="", repr=False)
-
-
-@dataclass(frozen=True)
-class S3Location:
-    """The place of objects in an object store. *prefix*: the beginning of all keys, without slashes at its ends; empty
-    for none. *credentials_file*: see ``read_s3_credentials``. *ca_file*: the CA of the store's certificate; ``None``
-    for the CAs of the system."""
-
-    endpoint_url: str
-    bucket: str
-    credentials_file: str
-    prefix: str = ""
-    region: str = "us-east-1"
-    ca_file: Optional[str] = None
 
 
 class S3Error(Exception):
@@ -103,27 +77,6 @@ class S3Error(Exception):
         if self.status in (401, 403):
             return "Check the keys in the credentials file, and what they permit in the bucket."
         return "Check the endpoint, and that this host reaches it."
-
-
-def read_s3_credentials(path: str) -> S3Credentials:
-    """Read the keys of an object store from the section ``default`` of the file *path*, which has the format of the
-    AWS command line (``aws_access_key_id``, ``aws_secret_access_key``, and ``aws_session_token`` for temporary keys).
-    Raises ``InvalidSettings`` if others than its owner can read the file, or if it has no keys."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                raise InvalidSettings("%s can be read by others than its owner. Run: chmod 600 %s" % (path, path))
-            parser = configparser.ConfigParser(interpolation=None, default_section="")
-            parser.read_string(file.read())
-        section = parser["default"]
-        return S3Credentials(section["aws_access_key_id"], section["aws_secret_access_key"],
-                             section.get("aws_session_token", ""))
-    except OSError as error:
-        raise InvalidSettings("%s, the file with the keys of the object store, cannot be read: %s."
-                              % (path, error.strerror)) from None
-    except (configparser.Error, KeyError, UnicodeDecodeError):
-        raise InvalidSettings("%s must have a section [default] with aws_access_key_id and aws_secret_access_key."
-                              % path) from None
 
 
 def sign_s3_request(method: str, url: str, headers: Mapping[str, str], body_hash: str, region: str,
@@ -267,7 +220,11 @@ class S3Bucket:
     def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
         if scheme == "http":
             return http.client.HTTPConnection(host, timeout=self.timeout)
-        context = ssl.create_default_context(cafile=self.location.ca_file)
+        try:
+            context = ssl.create_default_context(cafile=self.location.ca_file)
+        except OSError as error:
+            raise InvalidSettings("%s, the file with the CA of the object store, cannot be used: %s."
+                                  % (self.location.ca_file, error.strerror or error)) from None
         return http.client.HTTPSConnection(host, timeout=self.timeout, context=context)
 
 
