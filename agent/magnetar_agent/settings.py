@@ -357,7 +357,7 @@ class AgentSettings:
         return s3_location.S3Location(
             self.backup_s3_endpoint_url, self.backup_s3_store_bucket, str(self.backup_s3_credentials_file),
             self.backup_s3_prefix or "", self.backup_s3_region,
-            self.backup_s3_ca_cert_file and str(self.backup_s3_ca_cert_file))
+            str(self.backup_s3_ca_cert_file) if self.backup_s3_ca_cert_file else None)
 
     @cached_property
     def servers_folder(self) -> str:

@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``magnetar backup import``: add the backups of a backup directory to the database, for instance after its loss."""
+"""``magnetar backup import``: add the backups of a directory or bucket to the database, for instance after its loss."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import InvalidRequest, InvalidSettings
+from magnetar_core.errors import InvalidRequest, InvalidSettings, Unreachable
 
 from .command_parts import open_parts
 
 if TYPE_CHECKING:
     from magnetar_core.document import Document
+    from magnetar_core.http.s3_location import S3Location
 
 #: The file of each backup that has its facts.
 CATALOGUE = "backup.json"
+S3 = "s3://"
+#: Where a host of the control plane has the keys of the object store; agents have them in the same file.
+CREDENTIALS = "/etc/magnetar/s3-credentials"
 
 
 def add_backup_commands(command: Any, group: Any) -> None:
@@ -26,21 +31,27 @@ def add_backup_commands(command: Any, group: Any) -> None:
     command group."""
     actions = group("backup", "Import backups of volumes.")
     parser = command(actions, "import", run_backup_import,
-                     "Add the backups whose catalogues are in a directory to the database, each to its former project. "
-                     "Backups that the database has stay as they are. A host with the files then checks each backup, "
-                     "which becomes available. Status 1 if a catalogue cannot be imported.",
-                     "magnetar backup import /srv/backups\n  magnetar backup import /srv/backups --dry-run")
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY",
-                        help=f"the backup directory, or a copy of its files */{CATALOGUE}")
+                     "Add the backups of a directory or bucket to the database, each to its former project. "
+                     "Backups that the database has stay as they are. A host with the files then checks each "
+                     "backup, which becomes available. Status 1 if a catalogue cannot be imported.",
+                     "magnetar backup import /srv/backups\n  magnetar backup import /srv/backups --dry-run\n"
+                     "  magnetar backup import s3://backups/clouds/lab --endpoint-url https://s3.example.com")
+    parser.add_argument("source", metavar="SOURCE",
+                        help=f"the backup directory, a copy of its files */{CATALOGUE}, or s3://BUCKET/PREFIX")
     parser.add_argument("--dry-run", action="store_true", help="only list the backups")
+    parser.add_argument("--endpoint-url", metavar="URL", help="the object store of an s3:// source")
+    parser.add_argument("--region", default="us-east-1", help="the region of the bucket (default: us-east-1)")
+    parser.add_argument("--ca-cert-file", metavar="FILE", help="the CA of the object store's certificate")
+    parser.add_argument("--credentials-file", metavar="FILE", default=CREDENTIALS,
+                        help=f"the keys of the object store, mode 0600 (default: {CREDENTIALS})")
 
 
 def run_backup_import(options: argparse.Namespace) -> int:
-    """Run ``magnetar backup import``: add the backups in a directory to the database. Return the exit status: 1 if a
-    backup cannot be imported."""
+    """Run ``magnetar backup import``: add the backups in a directory or bucket to the database. Return the exit status:
+    1 if a backup cannot be imported."""
     from magnetar_control.services.volume import EmbeddedVolumes
 
-    records, errors = read_backup_catalogues(options.directory)
+    records, errors = read_backup_catalogues(_catalogue_texts(options))
     for error in errors:
         print(error, file=sys.stderr)
     imported = []
@@ -57,18 +68,68 @@ def run_backup_import(options: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def read_backup_catalogues(directory: Path) -> tuple[list[Document], list[str]]:
-    """Read the catalogue (the file ``backup.json``) of each backup in *directory*. Return two lists: a backup record
-    for each valid file, and an error text for each invalid file. Raises ``InvalidSettings`` if *directory* does not
-    exist."""
+def read_backup_catalogues(catalogues: Iterator[tuple[str, str | Exception]]) -> tuple[list[Document], list[str]]:
+    """Parse *catalogues*: pairs of a file's place, and its text or why it cannot be read. Return two lists: a backup
+    record for each valid file, and an error text for each invalid one."""
     from magnetar_control.services.volume.backups import catalogue_record
 
+    records, errors = [], []
+    for place, text in catalogues:
+        try:
+            if isinstance(text, Exception):
+                raise ValueError(str(text))  # noqa: TRY004 - it is a result
+            records.append(catalogue_record(json.loads(text)))
+        except ValueError as error:
+            errors.append(f"{place} cannot be imported: {error}.")
+    return records, errors
+
+
+def _catalogue_texts(options: argparse.Namespace) -> Iterator[tuple[str, str | Exception]]:
+    """Yield place and text of each catalogue in the source that *options* name. Raises ``InvalidSettings`` if there is
+    no such source, and ``Unreachable`` if the object store refuses."""
+    if options.source.startswith(S3):
+        yield from _bucket_catalogues(_bucket_location(options))
+        return
+    directory = Path(options.source)
     if not directory.is_dir():
         raise InvalidSettings(f"{directory} is no directory. Name the backup directory, or a copy of its catalogues.")
-    records, errors = [], []
     for path in sorted(directory.glob(f"*/{CATALOGUE}")):
         try:
-            records.append(catalogue_record(json.loads(path.read_text(encoding="utf-8"))))
+            yield str(path), path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            errors.append(f"{path} cannot be imported: {error}.")
-    return records, errors
+            yield str(path), error
+
+
+def _bucket_location(options: argparse.Namespace) -> S3Location:
+    """Return the place in an object store that *options* name. Raises ``InvalidSettings``."""
+    from magnetar_core.http import s3_location
+
+    bucket, _slash, prefix = options.source.removeprefix(S3).rstrip("/").partition("/")
+    for name, value, check in (("--endpoint-url", options.endpoint_url or "", s3_location.check_s3_endpoint),
+                               (f"the bucket of {options.source}", bucket, s3_location.check_s3_bucket),
+                               (f"the prefix of {options.source}", prefix, s3_location.check_s3_prefix),
+                               ("--region", options.region, s3_location.check_s3_region)):
+        if (value or name[:10] != "the prefix") and (wrong := check(value)):
+            raise InvalidSettings(f"{name}: {wrong} (got {value!r}).")
+    return s3_location.S3Location(options.endpoint_url, bucket, options.credentials_file, prefix, options.region,
+                                  options.ca_cert_file)
+
+
+def _bucket_catalogues(location: S3Location) -> Iterator[tuple[str, str | Exception]]:
+    """Yield place and text of each catalogue in a bucket. A backup without a catalogue is incomplete, and left out."""
+    from magnetar_core.http.s3 import S3Bucket, S3Error
+
+    bucket = S3Bucket(location)
+    try:
+        for id in sorted(bucket.list_folders()):
+            place = "/".join(filter(None, (f"{S3}{location.bucket}", location.prefix, id, CATALOGUE)))
+            try:
+                yield place, bucket.get_object(f"{id}/{CATALOGUE}").decode()
+            except UnicodeDecodeError as error:
+                yield place, error
+            except S3Error as error:
+                if not error.missing:
+                    raise
+    except S3Error as error:
+        raise Unreachable(f"The bucket {location.bucket} at {location.endpoint_url} cannot be read: {error.message}. "
+                          f"{error.remedy}") from None

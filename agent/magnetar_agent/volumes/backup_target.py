@@ -54,7 +54,8 @@ class BackupDirectory(FolderPool):
 
     def __init__(self, host: LocalHost, folder: Path) -> None:
         super().__init__(DIRECTORY, folder, host.hypervisor, host.settings.backup_mounted)
-        self.kind, self.storage = KIND, DirectoryStorage(folder)
+        self.kind = KIND
+        self.storage: BackupStorage = DirectoryStorage(folder)
 
     def prepare(self) -> BackupStorage:
         self.check_usable()
@@ -78,7 +79,8 @@ class BackupBucket:
     name, kind, shared = BUCKET, KIND, True
 
     def __init__(self, location: S3Location) -> None:
-        self.location, self.storage = location, BucketStorage(S3Bucket(location))
+        self.location = location
+        self.storage: BackupStorage = BucketStorage(S3Bucket(location))
 
     def room(self) -> None:
         """Return ``None``: the protocol does not tell how much room an object store has."""

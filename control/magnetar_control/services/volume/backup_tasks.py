@@ -28,7 +28,7 @@ BACKING_UP, RESTORING = "backing-up", "restoring-backup"
 RESTORED_FROM = "src_backup_id"
 #: Errors of an agent that refuses a restore before it touches the volume.
 REFUSALS = (Conflict, InvalidField)
-#: Columns of a backup that its catalogue in the backup directory has, for an import after the loss of the database.
+#: Columns of a backup that its catalogue has, for an import after the loss of the database.
 CATALOGUED = ("name", "description", "volume_id", "snapshot_id", "parent_id", "container", "data_timestamp", "metadata",
               "volume_type", "bootable", "image_metadata", "project_id", "user_id", "created_at")
 
@@ -74,9 +74,9 @@ def _written(resource: Document) -> Document:
 
 
 def import_backup(worker: Worker, row: Row) -> Document:
-    """Execute the task "import" of the backup *row*: find a host with its files in the backup directory, and register
-    the backup in the agent there. Return the new column values of the backup. Raises ``Conflict`` if no host has the
-    files, and ``Unreachable`` if no host with a backup directory is up."""
+    """Execute the task "import" of the backup *row*: find a host that reaches its files, and register the backup in
+    the agent there. Return the new column values of the backup. Raises ``Conflict`` if no host reaches the files, and
+    ``Unreachable`` if no host with a backup target is up."""
     reasons = []
     for host in _hosts_to_ask(worker, row):
         try:
@@ -85,13 +85,13 @@ def import_backup(worker: Worker, row: Row) -> Document:
         except REFUSALS as error:
             reasons.append(error.message)
     if not reasons:
-        raise Unreachable("No host with a backup directory is up.")
-    raise Conflict(f"No host that is up has backup {row['id']} in its backup directory. {reasons[-1]}")
+        raise Unreachable("No host with a backup target is up.")
+    raise Conflict(f"No host that is up has backup {row['id']} in its backup target. {reasons[-1]}")
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
-    """Yield hosts that may have the files of the backup *row*: for each backup directory, one host that reaches it and
-    is up, beginning with the directory that the backup names; then the hosts that are up and have not reported their
+    """Yield hosts that may have the files of the backup *row*: for each backup target, one host that reaches it and is
+    up, beginning with the target that the backup names; then the hosts that are up and have not reported their
     pools."""
     up = {host["name"] for host in worker.reach.hosts() if host["up"]}
     pools = list(worker.reach.pools())
@@ -109,7 +109,7 @@ def _targets(pools: list[PoolOnHost]) -> list[PoolOnHost]:
 
 def delete_backup(worker: Worker, row: Row) -> None:
     """Execute the task "delete" of the backup *row*: the agent of the backup's host removes the files. If this host was
-    removed from the cloud, another host that reaches the backup directory removes them; if there is none, the files
+    removed from the cloud, another host that reaches them removes them; if there is none, the files
     remain."""
     host = row["host"]
     if host and all(known["name"] != host for known in worker.reach.hosts()):
@@ -165,11 +165,11 @@ def _choose_host(worker: Worker, backup: Row, volume: Row) -> str:
 
 
 def _check_reach(worker: Worker, backup: Row, host: str) -> None:
-    """Raise ``Conflict`` if *host*, the host of the volume, has reported that it does not reach the directory of
+    """Raise ``Conflict`` if *host*, the host of the volume, has reported that it does not reach the target of
     *backup*."""
     pools = [pool for pool in worker.reach.pools() if pool.host == host]
     if pools and all(pool.id != backup["target_id"] for pool in pools if pool.kind == "backup"):
-        raise Conflict(f"The host of volume {backup['restore']['volume_id']} does not reach the directory of backup "
+        raise Conflict(f"The host of volume {backup['restore']['volume_id']} does not reach the target of backup "
                        f"{backup['id']}. Restore it to a new volume (without volume_id).")
 
 

@@ -282,13 +282,13 @@ def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -
 
 
 def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
-    """Raise ``InvalidRequest`` if the volume's host has reported its pools, and no backup directory among them. Do
-    nothing if the host has not reported yet; then the task will fail if there is no backup directory. *pools*: the
+    """Raise ``InvalidRequest`` if the volume's host has reported its pools, and no backup target among them. Do
+    nothing if the host has not reported yet; then the task will fail if there is no backup target. *pools*: the
     pools of all hosts."""
     reported = [pool for pool in pools if pool.host == volume["host"]]
     if reported and all(pool.kind != "backup" for pool in reported):
-        raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup directory. An operator "
-                             "sets backup_directory in the settings of its agent.")
+        raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup target. An operator "
+                             "sets backup_directory or backup_s3_store_bucket in the settings of its agent.")
 
 
 def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapping | None) -> RowMapping:
@@ -349,7 +349,7 @@ def _record_text(record: Document, name: str) -> str | None:
 
 def catalogue_record(catalogue: Any) -> Document:
     """Return the column values for the row of a backup. *catalogue*: the decoded JSON of the file ``backup.json``,
-    which describes the backup in the backup directory. Raises ``ValueError`` with the reason if it is not valid, or if
+    which describes the backup. Raises ``ValueError`` with the reason if it is not valid, or if
     the backup belongs to no project, because it was made by an agent without a control plane."""
     facts = catalogue.get("record") if isinstance(catalogue, dict) else None
     if not isinstance(facts, dict) or not isinstance(facts.get("project_id"), str):

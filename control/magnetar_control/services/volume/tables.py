@@ -97,7 +97,7 @@ backups = Table(
     "volume_backups", API, *_thing(), Column("volume_id", UUID, nullable=False), Column("snapshot_id", UUID),
     # The backup that an incremental one needs.
     Column("parent_id", UUID),
-    # The backup directory, as a pool (``pools.pool_id_of``); null before the backup is written.
+    # The target of backups, as a pool (``pools.pool_id_of``); null before the backup is written.
     Column("target_id", UUID),
     Column("container", NAME), Column("object_count", Integer, nullable=False, default=0),
     Column("checksum", String(64)), Column("data_timestamp", TIME, nullable=False),

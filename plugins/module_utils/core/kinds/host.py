@@ -87,7 +87,7 @@ class Host(Kind):
                       "V(reason) says why it cannot be used, V(others) are servers whose disks lie elsewhere.", on=READ,
                       sample={"pool": "ceph", "id": "rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/vms", "reason": "",
                               "owner": "7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11", "others": []})
-    pools = Field(Value(), "Pools of volumes, and the backup directory (of the kind V(backup)), by name: {name, kind, "
+    pools = Field(Value(), "Pools of volumes, and the target of backups (of the kind V(backup)), by name: {name, kind, "
                   "identity (the same on each host that reaches it; null until it was read), shared (whether other "
                   "hosts can reach it), total_gb, free_gb, state (V(up), V(down)), reason (why it is down)}.", on=READ,
                   sample=[{"name": "ceph", "kind": "rbd", "shared": True, "total_gb": 9000, "free_gb": 7200,

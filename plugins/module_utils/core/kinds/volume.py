@@ -130,29 +130,29 @@ class VolumeSnapshot(Resource):
 
 
 class VolumeBackup(Resource):
-    """A copy of a volume in the host's backup directory. It remains when the volume is deleted."""
+    """A copy of a volume in the host's backup target. It remains when the volume is deleted."""
 
     noun, plural = "volume_backup", "volume_backups"
     sample_actions = ("record", "make")
     sample_changes = {"description": ("", "before the upgrade")}
 
     volume = Field(Nullable(REFERENCE), "The volume to back up, by name or uuid. Without a volume and a snapshot, a "
-                   "backup with this uuid is adopted that is in the backup directory already.", default=None, on=FIXED,
-                   sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+                   "backup with this uuid is adopted that the host's backup target has already.", default=None,
+                   on=FIXED, sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
     snapshot = Field(Nullable(REFERENCE), "Snapshot of the volume to back up, by name or uuid, instead of the volume "
                      "as it is now.", default=None, on=FIXED, sample=None)
     parent = Field(Nullable(Uuid()), "An earlier backup, by uuid. The new backup is incremental: it stores only what "
                    "differs from its parent, and needs it for a restore.", default=None, on=FIXED, sample=None)
     record = Field(Nullable(MapOf(Text(1, 255), Value())), "From a cloud: its facts about the backup, for the "
-                   "catalogue in the backup directory.", default=None, on="create update", option=False, compared=False)
+                   "catalogue of the backup.", default=None, on="create update", option=False, compared=False)
     size = Field(SIZE, "Size of the volume in GiB.", on=READ, sample=10)
-    stored_bytes = Field(Integer(0, 2**63 - 1), "Bytes that the backup takes in the backup directory.", on=READ,
+    stored_bytes = Field(Integer(0, 2**63 - 1), "Bytes that the backup takes, without its parents.", on=READ,
                          sample=1073741824)
     stored_chunks = Field(Integer(0, 2**63 - 1), "Chunks of the volume that the backup stores.", on=READ, sample=1024)
     checksum = Field(Nullable(Text(64, 64)), "SHA-256 of the stored chunks, in hexadecimal digits.", on=READ,
                      sample="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
     encrypted = Field(Boolean(), "Whether its content is encrypted, with the key of the volume.", on=READ, sample=False)
-    target = Field(Nullable(Text()), "Identity of the backup directory: the same on each host that reaches it.",
+    target = Field(Nullable(Text()), "Identity of the directory or bucket: the same on each host that reaches it.",
                    on=READ, sample="backup:kvm1:/srv/backups")
     status = Field(Choices("creating", "available", "error"), "Cinder's status word.", on=READ, sample="available")
     host = Field(Text(0, 255), "The host.", on=READ, sample="kvm1")
@@ -165,7 +165,7 @@ BACKUP_STATUSES = ("creating", "available", "restoring", "deleting", "error")
 
 
 class CloudVolumeBackup(Resource):
-    """A copy of a cloud's volume in the backup directory of a host. It remains when the volume is deleted."""
+    """A copy of a cloud's volume in a directory or bucket. It remains when the volume is deleted."""
 
     noun, plural = "volume_backup", "volume_backups"
     sample_actions = ("record", "make")
@@ -183,7 +183,7 @@ class CloudVolumeBackup(Resource):
     incremental = Field(Boolean(), "Whether the backup stores only what differs from the volume's latest backup, its "
                         "parent, which a restore then needs too.", default=False, on=FIXED,
                         aliases=("is_incremental",), sample=False)
-    container = Field(Nullable(Text(0, 255)), "A label, as in Cinder; the backup directory is the same for all.",
+    container = Field(Nullable(Text(0, 255)), "A label, as in Cinder; the directory or bucket is the same for all.",
                       default=None, on=FIXED, sample=None)
     metadata = Field(MapOf(Text(1, 255), Text(0, 255)), "Keys and values, 255 characters each at most.", default={},
                      sample={"keep": "30d"})

@@ -195,7 +195,7 @@ def test_a_full_directory_and_no_directory(ask, service, cloud, directory, monke
     cloud.agent.host.settings = dataclasses.replace(cloud.agent.host.settings, backup_directory=None)
     backup = begun(ask, id)["id"]
     work(service)
-    assert "has no backup directory" in shown(ask, backup)["fail_reason"]
+    assert "has no backup target" in shown(ask, backup)["fail_reason"]
 
 
 def test_an_encrypted_volume_is_restored_with_its_key(ask, service, cloud, directory):
@@ -364,11 +364,11 @@ def test_which_hosts_reach_the_directory(ask, service, monkeypatch):
         return PoolOnHost(id, id, kind, False, 9, 5, host, name, "up", "")
 
     pools += [pool("kvm1", "default")]
-    assert "has no backup directory" in begun(ask, id, status=400)["badRequest"]["message"]
+    assert "has no backup target" in begun(ask, id, status=400)["badRequest"]["message"]
     pools += [pool("kvm1", "backup_directory", "backup")]
     restored(ask, backup, volume_id=id)
     work(service)
-    assert "does not reach the directory" in shown(ask, backup)["fail_reason"]
+    assert "does not reach the target" in shown(ask, backup)["fail_reason"]
     assert shown(ask, id, "volume")["status"] == "available"
     pools[1] = pool("kvm1", "backup_directory", "backup", target)
     new = restored(ask, backup)["restore"]["volume_id"]
