@@ -95,6 +95,8 @@ class AgentSettings:
     backup_mounted: bool = _doc("Whether a file system must be mounted at backup_directory. With a network file system "
                                 "(NFS), each host that mounts it restores the backups of the others.",
                                 default=False)
+    backup_pool: str | None = _doc("Name of a pool of type dir or nfs, in whose folder backups the backups of volumes "
+                                   "are, instead of backup_directory.", default=None)
     backup_s3_endpoint_url: str | None = _doc(
         "URL of an object store with the S3 protocol, for backups of volumes instead of backup_directory.",
         default=None, metadata={"check": s3_location.check_s3_endpoint})
@@ -338,9 +340,15 @@ class AgentSettings:
             raise InvalidSettings("backup_mounted: needs backup_directory, the folder where something is mounted.")
         if (self.backup_s3_endpoint_url is None) != (self.backup_s3_store_bucket is None):
             raise InvalidSettings("backup_s3_endpoint_url: needs backup_s3_store_bucket, and the other way round.")
-        if self.backup_s3_store_bucket is not None and self.backup_directory is not None:
-            raise InvalidSettings("backup_directory: excludes backup_s3_store_bucket, since a host has one target of "
-                                  "backups. Remove one of the two.")
+        targets = [name for name in ("backup_directory", "backup_pool", "backup_s3_store_bucket")
+                   if getattr(self, name) is not None]
+        if len(targets) > 1:
+            raise InvalidSettings(f"{targets[0]}: excludes {targets[1]}, since a host has one target of backups. "
+                                  "Remove one of the two.")
+        if self.backup_pool is not None and "path" not in self.pools.get(self.backup_pool, {}):
+            usable_pools = ", ".join(sorted(name for name, pool in self.pools.items() if "path" in pool)) or "none"
+            raise InvalidSettings(f"backup_pool: must be a pool of type dir or nfs (got {self.backup_pool!r}); the "
+                                  f"setting pools has {usable_pools}.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

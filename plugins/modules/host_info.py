@@ -101,7 +101,7 @@ hosts:
           why it cannot be used, C(others) are servers whose disks lie elsewhere.', type: dict, sample: {pool: ceph,
           id: 'rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/vms', reason: '', owner: 7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11,
           others: []}}
-    pools: {description: 'Pools of volumes, and the backup directory (of the kind C(backup)), by name:
+    pools: {description: 'Pools of volumes, and the target of backups (of the kind C(backup)), by name:
           {name, kind, identity (the same on each host that reaches it; null until it was read), shared
           (whether other hosts can reach it), total_gb, free_gb, state (C(up), C(down)), reason (why it
           is down)}.', type: raw, sample: [{name: ceph, kind: rbd, shared: true, total_gb: 9000, free_gb: 7200,

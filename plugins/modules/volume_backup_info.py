@@ -55,7 +55,7 @@ volume_backups:
         type: str}
     incremental: {description: 'Whether the backup stores only what differs from the volume''s latest backup, its
           parent, which a restore then needs too.', type: bool, sample: false}
-    container: {description: 'A label, as in Cinder; the backup directory is the same for all.', type: str}
+    container: {description: 'A label, as in Cinder; the directory or bucket is the same for all.', type: str}
     metadata: {description: 'Keys and values, 255 characters each at most.', type: dict, sample: {keep: 30d}}
     parent: {description: The backup that this incremental one needs; null for a full backup., type: str}
     has_dependent_backups: {description: Whether incremental backups need this one. It cannot be removed before them.,

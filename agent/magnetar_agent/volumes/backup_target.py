@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The target of the host's backups: a directory (setting ``backup_directory``) or a bucket (``backup_s3_…``). It is
-reported like a pool."""
+"""The target of the host's backups: a directory (setting ``backup_directory``), a folder in a pool (``backup_pool``),
+or a bucket (``backup_s3_…``). It is reported like a pool."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 DIRECTORY, BUCKET = "backup_directory", "backup_s3"
 #: Their kind in the reports of pools.
 KIND = "backup"
+#: Name of the directory of backups in a pool.
+IN_POOL = "backups"
 #: Seconds that an object store may be silent when its state is only reported.
 LOOK = 10.0
 
@@ -50,19 +52,25 @@ class BackupTarget(Protocol):
 
 class BackupDirectory(FolderPool):
     """The directory for volume backups. It is a ``FolderPool`` (a storage pool of files in a directory), so that its
-    free space and identity are reported like those of a storage pool."""
+    free space and identity are reported like those of a storage pool. *folder*: the directory, or the pool in which it
+    is. *mounted*: whether something must be mounted at *folder*. *inside*: name of the directory in a pool; empty if
+    *folder* is the directory."""
 
-    def __init__(self, host: LocalHost, folder: Path) -> None:
-        super().__init__(DIRECTORY, folder, host.hypervisor, host.settings.backup_mounted)
-        self.kind = KIND
-        self.storage: BackupStorage = DirectoryStorage(folder)
+    def __init__(self, host: LocalHost, folder: Path, mounted: bool, inside: str = "") -> None:
+        super().__init__(DIRECTORY, folder, host.hypervisor, mounted)
+        self.kind, self.inside, self.directory = KIND, inside, folder / inside
+        self.storage: BackupStorage = DirectoryStorage(self.directory)
+
+    def identity(self, host_name: str) -> str:
+        """Return the identity of the pool or directory, with the name of the directory in a pool."""
+        return "/".join(filter(None, (super().identity(host_name).rstrip("/"), self.inside)))
 
     def prepare(self) -> BackupStorage:
         self.check_usable()
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise Conflict(f"The backup directory {self.folder} cannot be made: {error.strerror}.") from error
+            raise Conflict(f"The backup directory {self.directory} cannot be made: {error.strerror}.") from error
         return self.storage
 
     def check_usable(self) -> None:
@@ -101,8 +109,12 @@ def find_backup_target(host: LocalHost) -> BackupTarget | None:
     location = host.settings.backup_bucket
     if location is not None:
         return BackupBucket(location)
-    folder = host.settings.backup_directory
-    return None if folder is None else BackupDirectory(host, folder)
+    settings = host.settings
+    if settings.backup_pool is not None:
+        pool = settings.pools[settings.backup_pool]
+        return BackupDirectory(host, Path(pool["path"]), pool["type"] == "nfs", IN_POOL)
+    folder = settings.backup_directory
+    return None if folder is None else BackupDirectory(host, folder, settings.backup_mounted)
 
 
 def target_identity(host: LocalHost, target: BackupTarget) -> str:

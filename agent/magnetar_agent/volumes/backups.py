@@ -42,8 +42,8 @@ def usable_target(host: LocalHost) -> BackupTarget:
         raise Conflict(f"Host {host.name} cannot use its backups, because {target.storage} has not answered for "
                        f"{seconds:.0f} s. Look at its file system or its network, then repeat the call.")
     if target is None:
-        raise Conflict(f"Host {host.name} has no backup target. Set backup_directory or backup_s3_store_bucket in its "
-                       "agent's settings, then repeat the call.")
+        raise Conflict(f"Host {host.name} has no backup target. Set backup_directory, backup_pool or "
+                       "backup_s3_store_bucket in its agent's settings, then repeat the call.")
     target.prepare()
     return target
 

@@ -34,7 +34,8 @@ class DirectoryPlace:
     """The backup directory *folder*."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.settings = folder, {"backup_directory": folder}
+        self.folder = folder
+        self.settings: dict[str, Any] = {"backup_directory": folder}
 
     def names(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
@@ -79,9 +80,13 @@ class BucketPlace:
 
 @contextmanager
 def backup_place(kind: str, root: Path) -> Iterator[BackupPlace]:
-    """Yield the target of backups of this *kind*: directory or bucket."""
+    """Yield the target of backups of this *kind*: directory, pool or bucket."""
     if kind == "directory":
         yield DirectoryPlace(root / "backups")
+    elif kind == "pool":
+        place = DirectoryPlace(root / "pool" / "backups")
+        place.settings = {"backup_pool": "cold", "pools": {"cold": {"type": "dir", "path": str(root / "pool")}}}
+        yield place
     else:
         with FakeS3(root).running() as store:
             yield BucketPlace(store)

@@ -288,7 +288,8 @@ def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
     reported = [pool for pool in pools if pool.host == volume["host"]]
     if reported and all(pool.kind != "backup" for pool in reported):
         raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup target. An operator "
-                             "sets backup_directory or backup_s3_store_bucket in the settings of its agent.")
+                             "sets backup_directory, backup_pool or backup_s3_store_bucket in the settings of its "
+                             "agent.")
 
 
 def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapping | None) -> RowMapping:

@@ -16,20 +16,21 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.host import mounts
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.volumes import backup_files, backup_storage, bucket_storage, keys, pool_reports
+from magnetar_agent.volumes import backup_files, backup_storage, bucket_storage, keys, pool_reports, pools
 from magnetar_core.errors import Cancelled, Conflict, InvalidField, InvalidSettings, MagnetarError, NoSpace
 from magnetar_core.http import s3
 from magnetar_core.http.s3 import S3Bucket
 from magnetar_core.operations import Operation
-from tests.support.agent.backup_places import BackupPlace, BucketPlace, backup_place
+from tests.support.agent.backup_places import BackupPlace, BucketPlace, DirectoryPlace, backup_place
 from tests.support.agent.crash import lives
 from tests.unit.agent.conftest import Host
 
 MIB = 1 << 20
 
 
-KINDS = ("directory", "bucket")
+KINDS = ("directory", "pool", "bucket")
 
 
 @pytest.fixture(params=KINDS)
@@ -285,7 +286,7 @@ def test_a_restore_that_dies_is_repeated(host: Host, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
 def test_the_agent_may_die_at_each_change(tmp_path: Path, kind: str, late: bool,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a full and an incremental backup, a restore and a removal, each repeated by the next agent."""
@@ -371,10 +372,10 @@ def test_what_cannot_be_backed_up(host: Host, place: BackupPlace, tmp_path: Path
     with pytest.raises(Conflict, match="There is a backup .* already"):
         host.ensure("volume_backup", id, {"name": "b1", "volume": "data"})
     place.take_away(id)
-    bare = dataclasses.replace(host.agent.host.settings, backup_directory=None, backup_s3_endpoint_url=None,
-                               backup_s3_store_bucket=None)
+    bare = dataclasses.replace(host.agent.host.settings, backup_directory=None, backup_pool=None,
+                               backup_s3_endpoint_url=None, backup_s3_store_bucket=None)
     host.agent.host.settings = bare
-    with pytest.raises(Conflict, match="has no backup target. Set backup_directory or"):
+    with pytest.raises(Conflict, match="has no backup target. Set backup_directory,"):
         host.ensure("volume_backup", "b2", {"volume": "data"})
     mounted = dataclasses.replace(bare, backup_directory=tmp_path / "nfs", backup_mounted=True)
     host.agent.host.settings = mounted
@@ -413,7 +414,24 @@ def test_the_target_is_reported_like_a_pool(host: Host, place: BackupPlace) -> N
         assert report == report | {"name": "backup_s3", "shared": True, "total_gb": None, "free_gb": None,
                                    "identity": f"backup:{place.store.endpoint_url}/backups/magnetar/lab"}
     else:
+        assert isinstance(place, DirectoryPlace)
+        assert report["identity"] == f"backup:{host.agent.host.name}:{place.folder}"
         assert report["name"] == "backup_directory" and report["total_gb"] > 0
+
+
+def test_a_pool_must_be_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, backup_pool="nfs", pools={"nfs": {"type": "nfs", "path": str(tmp_path / "nfs")}})
+    host.start()
+    volume(host)
+    with pytest.raises(Conflict, match=f"nothing is mounted at {tmp_path / 'nfs'}. Mount it"):
+        backup(host, "b1")
+    (tmp_path / "nfs").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "nfs")
+    monkeypatch.setattr(mounts, "mount_source", lambda _folder: "filer:/export")
+    made = backup(host, "b1")
+    assert made["target"] == "backup:filer:/export/backups" and (tmp_path / "nfs/backups" / made["id"]).is_dir()
+    assert pools.find_pool(host.agent.host, "nfs").names() == []
+    host.agent.close()
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -427,7 +445,10 @@ def test_the_target_is_reported_like_a_pool(host: Host, place: BackupPlace) -> N
     ({"backup_s3_prefix": "/clouds"}, "backup_s3_prefix: must have words"),
     ({"backup_s3_region": "a b"}, "backup_s3_region: must have letters"),
     ({"backup_s3_endpoint_url": "https://s3", "backup_s3_store_bucket": "backups",
-      "backup_directory": Path("/srv/backups")}, "backup_directory: excludes backup_s3_store_bucket")])
+      "backup_directory": Path("/srv/backups")}, "backup_directory: excludes backup_s3_store_bucket"),
+    ({"backup_pool": "ceph", "pools": {"ceph": {"type": "rbd"}, "nfs": {"type": "nfs", "path": "/srv/x"}}},
+     "backup_pool: must be a pool of type dir or nfs .*; the setting pools has nfs"),
+    ({"backup_pool": "default"}, "the setting pools has none")])
 def test_wrong_settings_of_targets(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         AgentSettings(**settings)
