@@ -52,6 +52,8 @@ def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
         yield "disk_folder", not folder["reason"], folder["reason"] or f"{folder['path']}, {folder['id']}"
     if ceph := host.get("disk_pool"):
         yield "disk_pool", not ceph["reason"], ceph["reason"] or f"{ceph['pool']}, {ceph['id']}"
+    for target in (pool for pool in host["pools"] or () if pool["kind"] == "backup"):
+        yield "backups", target["state"] == "up", target["reason"] or str(target["identity"]).partition(":")[2]
     for name in ("port_security", "metadata_service"):
         reason = host[name]["reason"]
         yield name, not reason, reason

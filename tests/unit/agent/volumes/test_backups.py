@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.host import mounts
+from magnetar_agent.host import host_check, inventory, mounts
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.volumes import backup_files, backup_storage, bucket_storage, keys, pool_reports, pools
 from magnetar_core.errors import Cancelled, Conflict, InvalidField, InvalidSettings, MagnetarError, NoSpace
@@ -25,6 +25,7 @@ from magnetar_core.http.s3 import S3Bucket
 from magnetar_core.operations import Operation
 from tests.support.agent.backup_places import BackupPlace, BucketPlace, DirectoryPlace, backup_place
 from tests.support.agent.crash import lives
+from tests.support.waiting import eventually
 from tests.unit.agent.conftest import Host
 
 MIB = 1 << 20
@@ -407,9 +408,19 @@ def test_a_directory_that_hangs_delays_no_call(host: Host, monkeypatch: pytest.M
     assert backup(host, "b1")["status"] == "available"
 
 
+def reported(host: Host) -> dict[str, Any]:
+    return next(one for one in pool_reports.report_pools(host.agent.host) if one["kind"] == "backup")
+
+
+def found_by_check(host: Host) -> tuple[bool, str]:
+    seen = inventory.host_resource(host.agent.drivers)
+    return {name: (fine, remark) for name, fine, remark in host_check.host_findings(seen)}["backups"]
+
+
 def test_the_target_is_reported_like_a_pool(host: Host, place: BackupPlace) -> None:
-    report = next(one for one in pool_reports.report_pools(host.agent.host) if one["kind"] == "backup")
-    assert report["state"] == "up"
+    eventually(lambda: reported(host)["state"] == "up")
+    report = reported(host)
+    assert found_by_check(host) == (True, report["identity"].removeprefix("backup:"))
     if isinstance(place, BucketPlace):
         assert report == report | {"name": "backup_s3", "shared": True, "total_gb": None, "free_gb": None,
                                    "identity": f"backup:{place.store.endpoint_url}/backups/magnetar/lab"}
@@ -417,6 +428,17 @@ def test_the_target_is_reported_like_a_pool(host: Host, place: BackupPlace) -> N
         assert isinstance(place, DirectoryPlace)
         assert report["identity"] == f"backup:{host.agent.host.name}:{place.folder}"
         assert report["name"] == "backup_directory" and report["total_gb"] > 0
+
+
+def test_a_store_that_refuses_is_reported_as_down(tmp_path: Path) -> None:
+    with backup_place("bucket", tmp_path) as place:
+        assert isinstance(place, BucketPlace)
+        place.store.secret = "changed"
+        host = Host(tmp_path / "host", **place.settings)
+        host.start()
+        eventually(lambda: "403 Forbidden. Check the keys in the credentials file" in found_by_check(host)[1])
+        assert not found_by_check(host)[0]
+        host.agent.close()
 
 
 def test_a_pool_must_be_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
