@@ -151,11 +151,13 @@ def read_chain(storage: BackupStorage, id: str) -> list[BackupCatalogue]:
 
 
 def dependent_backups(storage: BackupStorage, id: str) -> list[str]:
-    """Return the uuids of the incremental backups in *storage* whose parent is the backup *id*."""
+    """Return the uuids of the incremental backups in *storage* whose parent is the backup *id*. Raises ``Conflict`` if
+    the storage cannot be read: a backup must not be removed while it is not known whether others need it."""
     dependants = []
     for child in storage.children_of(id):
-        with suppress(Conflict):  # a damaged catalogue prevents no removal
-            if _is_uuid(child) and storage.has_backup(child) and read_catalogue(storage, child).parent == id:
+        content = storage.read_file(child, CATALOGUE) if _is_uuid(child) else None
+        with suppress(ValueError, AttributeError):  # a damaged catalogue prevents no removal
+            if content is not None and json.loads(content).get("parent") == id:
                 dependants.append(child)
     return dependants
 

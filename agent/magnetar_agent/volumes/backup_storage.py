@@ -96,7 +96,7 @@ class DirectoryStorage:
         path = self.folder / id / name
         try:
             return path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise Conflict(f"{path} cannot be read: {error.strerror}. Look at the backup directory.") from error

@@ -114,6 +114,8 @@ def test_a_store_that_does_not_answer_and_wrong_keys(store: s3.FakeS3, bucket: S
     with pytest.raises(S3Error, match=r"127.0.0.1:1 does not answer \(.*refused\)") as raised:
         silent.check_access()
     assert len(waits) == 2 and "reaches it" in raised.value.remedy
+    with pytest.raises(S3Error, match="does not answer"):
+        S3Bucket(store.location(endpoint_url=f"http://{'x' * 70}.example"), attempts=1).check_access()
     with pytest.raises(S3Error, match="404"):
         S3Bucket(store.location(bucket="none")).check_access()
     store.secret = "another"
@@ -137,6 +139,7 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "mode", "message"), [
     ("[default]\naws_access_key_id = a\naws_secret_access_key = b\n", 0o640, "Run: chmod 600"),
+    ("[default]\naws_access_key_id = a\n b\naws_secret_access_key = b\n", 0o600, "without spaces"),
     ("aws_access_key_id = a\n", 0o600, r"must have a section \[default\]"),
     ("[default]\naws_access_key_id = a\n", 0o600, r"must have a section \[default\]"), (None, 0, "cannot be read")])
 def test_a_wrong_credentials_file(tmp_path: Path, content: str | None, mode: int, message: str) -> None:

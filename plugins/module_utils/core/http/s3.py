@@ -211,7 +211,7 @@ class S3Bucket:
         except ssl.SSLCertVerificationError as error:
             raise S3Error("The certificate of %s is not accepted (%s)" % (parts.netloc, error.verify_message),
                           code=BAD_CERTIFICATE) from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: of a wrong host name
             raise S3Error("%s does not answer (%s)" % (parts.netloc, error or type(error).__name__)) from error
         if response.status // 100 != 2:
             raise _refusal(method, response, content)

@@ -52,14 +52,16 @@ def read_s3_credentials(path: str) -> S3Credentials:
             parser = configparser.ConfigParser(interpolation=None, default_section="")
             parser.read_string(file.read())
         section = parser["default"]
-        return S3Credentials(section["aws_access_key_id"], section["aws_secret_access_key"],
-                             section.get("aws_session_token", ""))
+        keys = (section["aws_access_key_id"], section["aws_secret_access_key"], section.get("aws_session_token", ""))
+        if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
+            raise KeyError
+        return S3Credentials(*keys)
     except OSError as error:
         raise InvalidSettings("%s, the file with the keys of the object store, cannot be read: %s."
                               % (path, error.strerror)) from None
     except (configparser.Error, KeyError, UnicodeDecodeError):
-        raise InvalidSettings("%s must have a section [default] with aws_access_key_id and aws_secret_access_key."
-                              % path) from None
+        raise InvalidSettings("%s must have a section [default] with aws_access_key_id and aws_secret_access_key, "
+                              "without spaces." % path) from None
 
 
 def check_s3_endpoint(url: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from magnetar_agent.volumes.backup_storage import BackupStorage, DirectoryStorag
 from magnetar_agent.volumes.bucket_storage import BucketStorage
 from magnetar_core.errors import Conflict
 from magnetar_core.http import s3
-from magnetar_core.http.s3 import S3Bucket
+from magnetar_core.http.s3 import S3Bucket, S3Error
 from tests.support.s3 import FakeS3
 
 CHUNK = 1 << 10
@@ -102,6 +103,30 @@ def test_a_bucket_is_asked_for_runs_of_chunks(store: FakeS3, tmp_path: Path) -> 
     with pytest.raises(Conflict, match=rf"damaged: s3://backups/magnetar/lab/{first.id}/chunks cannot be used, because "
                                        "chunk 8 has another checksum"):
         assemble(storage, tmp_path, second.id)
+
+
+def test_a_store_that_fails_removes_no_parent(storage: BackupStorage, tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child whose catalogue cannot be read now may depend on it; one whose catalogue is damaged does not count."""
+    parent = write(storage, tmp_path, b"x" * CHUNK, catalogue(CHUNK))
+    child = write(storage, tmp_path, b"y" * CHUNK, catalogue(CHUNK, parent.id))
+    if isinstance(storage, DirectoryStorage):
+        (storage.folder / str(uuid.uuid4())).touch()
+    assert backup_files.dependent_backups(storage, parent.id) == [child.id]
+    with monkeypatch.context() as failing:
+        failing.setattr(S3Bucket, "get_object", raise_error(S3Error("GET was answered with 503", 503)))
+        failing.setattr(Path, "read_bytes", raise_error(OSError(5, "Input/output error")))
+        with pytest.raises(Conflict, match="cannot be read"):
+            backup_files.dependent_backups(storage, parent.id)
+    monkeypatch.setattr(S3Bucket, "get_object", lambda *_args: b"[]")
+    monkeypatch.setattr(Path, "read_bytes", lambda _path: b"damaged")
+    assert backup_files.dependent_backups(storage, parent.id) == []
+
+
+def raise_error(error: Exception) -> Callable[..., bytes]:
+    def fail(*_args: Any) -> bytes:
+        raise error
+    return fail
 
 
 def test_only_the_objects_of_a_backup_are_listed(store: FakeS3, tmp_path: Path) -> None:
