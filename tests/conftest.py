@@ -42,7 +42,7 @@ GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for 
 FIRST = (
     # slow
     "tests/conformance/test_conformance.py", "tests/fuzz/test_fuzz.py", "tests/kill/test_kill.py",
-    "tests/modules/test_documents.py", "tests/unit/control/v1/test_modules.py",
+    "tests/modules/test_documents.py", "tests/modules/test_integration.py", "tests/unit/control/v1/test_modules.py",
     "tests/unit/control/moves/test_crashes.py", "tests/unit/agent/migrations/test_migration_full.py",
     "tests/unit/agent/migrations/test_migration_volumes.py",
     # lab
