@@ -307,6 +307,12 @@ class Settings:
     notification_keep_count: int = _doc("Maximum number of notifications that wait for a receiver in one database; "
         "the oldest are dropped.", 100_000, 1)
     bdms_in_notifications: bool = _doc("Whether notifications of servers contain their volumes.", False)
+    event_stream: bool = _doc("Whether events are kept for /v1/events, which Event-Driven Ansible follows. The same "
+        "for API and conductors.", False)
+    event_keep_hours: float = _doc("Hours that events are kept for readers that were away.", 24.0, 0.01, 87600)
+    event_keep_count: int = _doc("Maximum number of events that are kept in one database; the oldest are dropped.",
+                                 100_000, 1)
+    event_streams: int = _doc("Clients of one process that may follow /v1/events at the same time.", 200, 1)
     shares: dict[str, str] = _doc(
         "Shares for servers: uuid to NAME, or to NAME@PROJECT,… with uuids of the permitted projects (default: all). "
         "NAME is the share's name on hosts; see docs/howto/mount-a-share.md.", dict)

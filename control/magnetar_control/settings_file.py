@@ -38,10 +38,10 @@ RESTARTED = frozenset((
     "image_rate_window", "operations", "heartbeat", "workers", "host_share", "action_timeout",
     "default_availability_zone", "cell_timeout", "statement_timeout", "instance_usage_audit_period", "policy_file",
     "policy_dirs", "dhcp_domain", "notification_urls", "notification_token_files", "notification_ca_cert",
-    "notification_allow_http", "notification_timeout", "notification_log", "bdms_in_notifications", "network_cidr",
-    "network_pools", "ovn_northbound", "ovn_southbound", "ovn_key", "ovn_cert", "ovn_ca_cert", "ovn_wait",
-    "ovn_hosts_wait", "physical_mtu", "ovn_gateway_hosts", "token_hours", "keystone_url", "keystone_username",
-    "keystone_password_file", "keystone_project", "keystone_ca_cert"))
+    "notification_allow_http", "notification_timeout", "notification_log", "bdms_in_notifications", "event_stream",
+    "event_streams", "network_cidr", "network_pools", "ovn_northbound", "ovn_southbound", "ovn_key", "ovn_cert",
+    "ovn_ca_cert", "ovn_wait", "ovn_hosts_wait", "physical_mtu", "ovn_gateway_hosts", "token_hours", "keystone_url",
+    "keystone_username", "keystone_password_file", "keystone_project", "keystone_ca_cert"))
 #: All others take effect when a service gets SIGHUP: code reads them when it needs them, or ``reloading`` computes
 #: again what follows from them.
 RELOADED = frozenset(setting.name for setting in dataclasses.fields(Settings)) - RESTARTED

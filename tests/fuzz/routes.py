@@ -372,6 +372,8 @@ def v1() -> Iterator[Target]:
     }
     yield Target("v1", "GET", "/v1")
     yield Target("v1", "GET", "/v1/operations", None, {"limit": NUMBER, "status": TEXT, "kind": TEXT, "key": TEXT})
+    yield Target("v1", "GET", "/v1/events", None, {"limit": NUMBER, "cursor": TEXT, "kind": TEXT, "server": TEXT,
+                                                   "interval": NUMBER, "all_projects": TEXT})
     for method in ("GET", "DELETE"):
         yield Target("v1", method, "/v1/operations/{key}")
     for noun, driver in DRIVERS.items():

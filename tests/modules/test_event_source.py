@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import runpy
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,64 +12,13 @@ import pytest
 import yaml
 
 from magnetar_core.http.client import Client
+from tests.support.modules.event_source import Source
+from tests.support.waiting import eventually
 
 from .conftest import ROOT, Running
 
 pytestmark = pytest.mark.slow
-SOURCE = ROOT / "extensions/eda/plugins/event_source/events.py"
 SMALL = {"flavor": {"vcpus": 1, "ram": 64}, "image": None}
-
-
-class Source:
-    """A source that runs in a thread: ``events``, and the ``error`` that ended it."""
-
-    def __init__(self, **args):
-        self.args, self.events, self.error = args, [], None
-        self._main = runpy.run_path(str(SOURCE))["main"]
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self):
-        try:
-            asyncio.run(self._follow())
-        except Exception as error:
-            self.error = error
-
-    async def _follow(self):
-        self._queue, self._loop = asyncio.Queue(1), asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._main(self._queue, self.args))
-        taking = asyncio.create_task(self._take())
-        try:
-            await self._task
-        except asyncio.CancelledError:
-            pass
-        finally:
-            taking.cancel()
-
-    async def _take(self):
-        while True:
-            self.events.append(await self._queue.get())
-
-    def start(self):
-        self._thread.start()
-        return self
-
-    def stop(self):
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-            self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def wait(self, type, count=1, **wanted):
-        """The events of this type with these values, once there are *count*."""
-        deadline = time.monotonic() + 60
-        while True:
-            found = [event for event in self.events if event["type"] == type
-                     and all(event.get(name) == value for name, value in wanted.items())]
-            if len(found) >= count:
-                json.dumps(self.events)
-                return found
-            assert time.monotonic() < deadline and self.error is None, (self.error, self.events)
-            time.sleep(0.02)
 
 
 @contextmanager
@@ -182,7 +128,8 @@ def test_cursors_that_say_nothing(agent, tmp_path, content, reason):
     with following(agent, tmp_path) as source:
         assert reason in source.wait("gap")[0]["reason"]
         source.wait("connected")
-    assert json.loads((tmp_path / "cursor.json").read_text())["version"] == 1
+    eventually(lambda: json.loads((tmp_path / "cursor.json").read_text())["version"] == 1,
+               passing=(ValueError, TypeError, AssertionError))
 
 
 def test_operations_that_the_agent_has_forgotten(agent, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Notifications: events of servers and other resources, sent to the operator's receivers in the form of Nova's
-versioned notifications (docs/reference/notifications.md). Without a receiver nothing is built and nothing is queried.
+versioned notifications (docs/reference/notifications.md), and kept for ``/v1/events`` in a shorter form
+(``stream_events``). Without a receiver and the stream nothing is built and nothing is queried.
 
 Notifications are written in the transaction of their event (``store.actions.outbox``); conductors send them.
 """
@@ -20,11 +21,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.settings import Settings
-from magnetar_control.store.actions import outbox
+from magnetar_control.store.actions import event_rows, outbox
 from magnetar_control.store.hosts.incidents import IncidentRow
 from magnetar_control.store.servers.server_row import ServerRow
 
-from . import payloads, scheduling
+from . import payloads, scheduling, stream_events
 from .audit_period import current_period
 from .payloads import ActionFault, Initiator
 from .receivers import receivers_of
@@ -105,16 +106,17 @@ def failure_events(event: ServerEvent) -> list[ServerEvent]:
 
 
 class Notifications:
-    """The writer of Nova's versioned notifications for the receivers in *settings*. Raises ``InvalidSettings``."""
+    """The writer of Nova's versioned notifications for the receivers in *settings*, and of the events that
+    ``/v1/events`` shows (setting ``event_stream``). Raises ``InvalidSettings``."""
 
     def __init__(self, settings: Settings) -> None:
-        self.receivers = receivers_of(settings)
+        self.receivers, self.stream = receivers_of(settings), settings.event_stream
         self.volumes = settings.bdms_in_notifications
         self.service = settings.conductor_name or socket.gethostname()
         self.period = settings.instance_usage_audit_period
 
     def __bool__(self) -> bool:
-        return bool(self.receivers)
+        return bool(self.receivers) or self.stream
 
     def add_server(self, connection: Connection, row: ServerRow, *events: ServerEvent) -> None:
         """Write notifications of *events* of a server in the transaction of *connection* to its cell's database. *row*:
@@ -122,14 +124,22 @@ class Notifications:
         if self.receivers and events:
             outbox.insert_notification_rows(connection, outbox.CELL, self.receivers, [
                 made for event in events if (made := _made(event.event_type, partial(self._of_server, row, event)))])
+        if self.stream:
+            event_rows.insert_event_rows(connection, outbox.CELL, [
+                made for event in events if event.object == INSTANCE and event.name != EXISTS and (
+                    made := _made(event.event_type, partial(_server_event, row, event)))])
 
     def add(self, connection: Connection, payload: Callable[[], Mapping[str, Any]], *event_types: str) -> None:
         """Write one notification for each of *event_types* about a change in the API database, in the transaction of
-        *connection*. *payload*: returns the payload; it is called only if there is a receiver."""
+        *connection*. *payload*: returns the payload; it is called only if there is a receiver or the stream."""
         if self.receivers:
             outbox.insert_notification_rows(connection, outbox.API, self.receivers, [
                 made for event_type in event_types if (made := _made(event_type,
                                                                      partial(self._of_noun, event_type, payload)))])
+        if self.stream:
+            event_rows.insert_event_rows(connection, outbox.API, [
+                made for event_type in event_types if not event_type.endswith(f".{START}") and (
+                    made := _made(event_type, partial(_resource_event, event_type, payload)))])
 
     def add_incident(self, connection: Connection, incident: IncidentRow, event_type: str, conductor: str,
                      cell: str) -> None:
@@ -140,6 +150,10 @@ class Notifications:
             made = _made(event_type, lambda: notification_message(
                 event_type, f"nova-conductor:{conductor}", payloads.incident_payload(incident, cell)))
             outbox.insert_notification_rows(connection, outbox.CELL, self.receivers, [made] if made else [])
+        if self.stream:
+            made = _made(event_type, partial(_resource_event, event_type, partial(
+                payloads.incident_payload, incident, cell)))
+            event_rows.insert_event_rows(connection, outbox.CELL, [made] if made else [])
 
     def _of_noun(self, event_type: str, payload: Callable[[], Mapping[str, Any]]) -> outbox.Message:
         return notification_message(event_type, f"nova-api:{self.service}", payload())
@@ -152,8 +166,7 @@ class Notifications:
             payload = scheduling.compute_task_payload(row, args, event.fault)
         else:
             payload = payloads.action_payload(event.name, row, event.who, args, event.fault, volumes=self.volumes)
-        same = event.key and f"{row.id}.{event.key}.{event.event_type}.{event.host}"
-        return notification_message(event.event_type, self._publisher(event), payload, same)
+        return notification_message(event.event_type, self._publisher(event), payload, _same_text(row, event))
 
     def _publisher(self, event: ServerEvent) -> str:
         if event.object in BINARIES:
@@ -161,6 +174,22 @@ class Notifications:
         if event.host:
             return f"nova-compute:{event.host}"
         return f"nova-conductor:{event.conductor}" if event.conductor else f"nova-api:{self.service}"
+
+
+def _same_text(row: ServerRow, event: ServerEvent) -> str | None:
+    """Return a text that identifies the event, for ``message_id``; ``None`` if the event is never repeated."""
+    return event.key and f"{row.id}.{event.key}.{event.event_type}.{event.host}"
+
+
+def _server_event(row: ServerRow, event: ServerEvent) -> outbox.Message:
+    """Return the event of a server as ``/v1/events`` shows it."""
+    return stream_events.server_event(message_id(_same_text(row, event)), row, event.name, event.phase, event.who,
+                                      event.fault, event.host or row.host)
+
+
+def _resource_event(event_type: str, payload: Callable[[], Mapping[str, Any]]) -> outbox.Message:
+    """Return the event of another resource as ``/v1/events`` shows it."""
+    return stream_events.resource_event(message_id(), event_type, payload())
 
 
 def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
@@ -176,12 +205,17 @@ def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message
         return None
 
 
+def message_id(same: str | None = None) -> str:
+    """Return the id of a notification. *same*: see ``notification_message``."""
+    return str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
+
+
 def notification_message(event_type: str, publisher_id: str, payload: Mapping[str, Any],
                          same: str | None = None) -> outbox.Message:
     """Return a notification with oslo.messaging's envelope (message_id, publisher_id, priority, timestamp …). *same*: a
     text that identifies the event; repetitions of the event then get the same message_id. By default the message_id is
     random."""
-    id = str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
+    id = message_id(same)
     return outbox.Message(id, event_type, orjson.dumps({
         "message_id": id, "publisher_id": publisher_id, "event_type": event_type,
         "priority": "ERROR" if event_type.endswith(f".{ERROR}") else "INFO", "payload": payload,

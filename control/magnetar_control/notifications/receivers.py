@@ -18,6 +18,7 @@ import orjson
 
 from magnetar_control import http_client
 from magnetar_control.settings import Settings
+from magnetar_control.store.actions.event_rows import STREAM
 from magnetar_core.errors import InvalidSettings
 
 log = logging.getLogger("magnetar.notifications")
@@ -142,9 +143,9 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
     """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to the receiver contain a bearer
     token. *http*: whether http is also allowed if the receiver is on another machine. Raises ``InvalidSettings``."""
-    if not name or len(name) > 64 or name == LOG:
+    if not name or len(name) > 64 or name in (LOG, STREAM):
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
-                              f"is not {LOG!r}.")
+                              f"is not {LOG!r} or {STREAM!r}.")
     try:
         url = urllib.parse.urlsplit(text)
         good = url.scheme in ("http", "https") and url.hostname and url.port != 0

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -15,10 +15,21 @@ SHOWN_ERRORS = (Failed, NoSpace, NotSupported, Unavailable)
 JSON = "application/json"
 
 
+class LiveBody:
+    """The body of an answer that is sent until the client disconnects or the server stops. It holds no thread."""
+
+    def pieces(self) -> AsyncGenerator[bytes]:
+        """Yield the chunks of the body as they come; an empty one at least every few seconds."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free what the body holds. Called once, at its end."""
+
+
 class Answer:
-    """An HTTP response. *content*: ``None`` (empty), bytes, a document to be sent as JSON, or an iterable of bytes that
-    is streamed. Streamed JSON must be an iterator; any other object with the media type JSON is a document. A document
-    may contain ``orjson.Fragment``, which is JSON text."""
+    """An HTTP response. *content*: ``None`` (empty), bytes, a document to be sent as JSON, an iterable of bytes that is
+    streamed, or a ``LiveBody``. Streamed JSON must be an iterator; any other object with the media type JSON is a
+    document. A document may contain ``orjson.Fragment``, which is JSON text."""
 
     __slots__ = ("content", "headers", "media_type", "status")
 
@@ -27,8 +38,8 @@ class Answer:
         self.content, self.status, self.media_type = content, status, media_type
         self.headers = dict(headers or {})
 
-    def body(self) -> bytes | Iterable[bytes]:
-        """Return the content as bytes, or as an iterable of bytes that is streamed."""
+    def body(self) -> bytes | Iterable[bytes] | LiveBody:
+        """Return the content as bytes, or as what is streamed."""
         if self.content is None:
             return b""
         if isinstance(self.content, bytes):

@@ -5,6 +5,7 @@ answers."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 from magnetar_core.errors import MagnetarError, TooSlow
 from magnetar_core.http.connections import Connections, ConnectionSlot, counted_address, without_port
 
-from .answer import JSON, Answer, Fault
+from .answer import JSON, Answer, Fault, LiveBody
 from .application import Application
 from .bodies import BufferedBytes, IncomingBody, RequestBytes
 from .fair_threads import FairThreads
@@ -281,9 +282,12 @@ class AsgiServer:
         disconnected = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await self._pieces(body, send, disconnected)
+            if isinstance(body, LiveBody):
+                await self._live(body, send, disconnected)
+            else:
+                await self._pieces(body, send, disconnected)
         except TooSlow:
-            access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
+            access.warning("an answer was ended: its client did not read", extra={"request_id": request.id})
             await cut_connection(send)
         finally:
             disconnected.cancel()
@@ -302,6 +306,20 @@ class AsgiServer:
                 part = piece[at:at + PIECE]
                 await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
         await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
+
+    async def _live(self, body: LiveBody, send: Any, disconnected: asyncio.Future[None]) -> None:
+        """Send the chunks of *body* as they come, until the client has *disconnected* or the server stops. *body*
+        yields an empty chunk when nothing happens. Raises ``TooSlow`` if the client does not read."""
+        clock = self.transfers.pace.clock()
+        async with contextlib.aclosing(body.pieces()) as pieces:
+            async for piece in pieces:
+                if disconnected.done() or self.stopping:
+                    break
+                if piece:
+                    await _sent(send({"type": "http.response.body", "body": piece, "more_body": True}), clock,
+                                len(piece))
+        if not disconnected.done():
+            await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
 
 
 async def _in_pieces(send: Any, body: bytes) -> None:

@@ -20,29 +20,30 @@ LATER = {"Retry-After": "10"}
 
 
 class TransferLimit:
-    """The limit of concurrent uploads or downloads. *kind*: "uploads" or "downloads", for messages. *most*: the limit
-    for all projects together; *of_project*: the limit for one project."""
+    """The limit of concurrent uploads, downloads or streams of events. *kind*: "uploads" or "downloads", for messages.
+    *most*: the limit for all projects together; *of_project*: the limit for one project. *content*: what follows the
+    kind in messages. *of_admins*: whether administrators and services are counted too."""
 
-    def __init__(self, kind: str, most: int, of_project: int) -> None:
-        self.what, self.most, self.of_project = kind, most, of_project
+    def __init__(self, kind: str, most: int, of_project: int, content: str = " of image content",
+                 of_admins: bool = False) -> None:
+        self.what, self.most, self.of_project, self._of_admins = kind + content, most, of_project, of_admins
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def take(self, context: Any) -> Callable[[], None]:
-        """Count one more transfer of the caller *context*; administrators and services are not counted. Return a
-        function that must be called when the transfer ends; repeated calls do nothing. Raises ``TooManyRequests`` at
-        the project's limit, ``Unavailable`` at the limit for all."""
-        if context is None or context.is_admin or context.is_service:
+        """Count one more transfer of the caller *context*. Return a function that must be called once, when the
+        transfer ends. Raises ``TooManyRequests`` at the project's limit, ``Unavailable`` at the limit for all."""
+        if context is None or (not self._of_admins and (context.is_admin or context.is_service)):
             return lambda: None
         owner = context.project_id or context.user_id
         with self._lock:
             if self._taken[owner] >= self.of_project:
                 raise TooManyRequests(
-                    f"A project may have {self.of_project} of the {self.most} {self.what} of image content that go on "
-                    "at once, and this one has them all. Try again when one of them has ended.", headers=LATER)
+                    f"A project may have {self.of_project} of the {self.most} {self.what} that go on at once, and "
+                    "this one has them all. Try again when one of them has ended.", headers=LATER)
             if self._taken.total() >= self.most:
-                raise Unavailable(f"All {self.most} {self.what} of image content that may go on at once do. Try again "
-                                  "in a moment.", headers=LATER)
+                raise Unavailable(f"All {self.most} {self.what} that may go on at once do. Try again in a moment.",
+                                  headers=LATER)
             self._taken[owner] += 1
         return lambda: self._free(owner)
 

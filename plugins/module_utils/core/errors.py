@@ -91,6 +91,15 @@ class Gone(NotFound):
     status = 410
 
 
+class CursorExpired(MagnetarError):
+    """Events after this cursor are not kept any more, so some are missing. Read the current state, then follow from
+    the oldest event (cursor=oldest) or from now on (cursor=now).
+    """
+
+    code = "cursor-expired"
+    status = 410
+
+
 class Ambiguous(MagnetarError):
     """Several resources share this name; use the uuid."""
 
@@ -289,10 +298,10 @@ class ProcessTooOld(MagnetarError):
 ERRORS = {
     cls.code: cls
     for cls in (
-        MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
-        Immutable, ChangedSince, InUse, OwnLogin, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests,
-        TooSlow, HypervisorDown, HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable,
-        Unavailable, NotSupported, Failed, FencingFailed, TimedOut,
+        MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, CursorExpired,
+        Ambiguous, Conflict, Immutable, ChangedSince, InUse, OwnLogin, ImageRefused, NoSpace, TooLarge, Cancelled,
+        TooManyRequests, TooSlow, HypervisorDown, HypervisorError, GuestSilent, NoGuestAgent, GuestRefused,
+        StorageSilent, Unreachable, Unavailable, NotSupported, Failed, FencingFailed, TimedOut,
     )
 }
 

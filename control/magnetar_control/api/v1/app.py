@@ -32,9 +32,11 @@ from magnetar_control.api.v1.servers.server import SERVERS
 from magnetar_control.api.v1.servers.server_request import FLAVORS, KEYPAIRS, NETWORKS
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
+from magnetar_control.compute.events.event_feed import EventFeed
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.request import parse_json
 from magnetar_control.web.routing import path_segments
+from magnetar_control.web.transfers import Places
 from magnetar_core import query
 from magnetar_core.document import Document
 from magnetar_core.ensure import check_batch, check_permissions
@@ -45,6 +47,7 @@ from magnetar_core.version import API, installed_version
 
 from .adoption import CloudAdoptions
 from .driver import ALL_PROJECTS, CloudDriver
+from .event import CloudEvents
 from .flavor_access import FlavorAccesses
 from .groups import Aggregates, ServerGroups
 from .image_member import ImageMembers
@@ -69,7 +72,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.
 WAIT = 20.0
-OPERATIONS = "operations"
+OPERATIONS, EVENTS = "operations", "events"
 
 
 def query_parameters(request: Request, *names: str, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
@@ -89,6 +92,9 @@ class V1Application:
         self.parts = ProjectOperations(most, cloud.settings.of_project(most))
         #: The number of requests that may wait at the same time. Some threads always stay free for other requests.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
+        streams = cloud.settings.event_streams
+        self.events = CloudEvents(EventFeed(cloud.store), Places(
+            "streams", streams, cloud.settings.of_project(streams), " of events", of_admins=True), self._is_still_valid)
         #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
         self.ask_other_processes: Callable[[Request, float],
                                            Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
@@ -152,6 +158,14 @@ class V1Application:
         request.context = context
         return Caller(self.cloud, context, request.id)
 
+    def _is_still_valid(self, request: Request) -> bool:
+        """Return whether the token of a request that is being answered is still good, for the same project."""
+        project = request.context.project_id
+        try:
+            return bool(self._caller(request).project == project)
+        except Exception:  # noqa: BLE001 - the client connects again, and is told
+            return False
+
     def _answer(self, request: Request) -> Answer:
         if "%00" in request.path or "%00" in request.query_string:
             raise InvalidRequest("The URL has a NUL character, which no name may have.")
@@ -163,6 +177,8 @@ class V1Application:
             raise NotFound(f"There is no {request.path[:200]}: a name in it is empty.")
         if parts[0] == OPERATIONS:
             return self._operations(request, caller, parts[1:])
+        if parts == [EVENTS]:
+            return self.events.answer(request, caller)
         driver = DRIVERS.get(parts[0])
         routes = {} if driver is None else self._routes(len(parts), driver, parts[2:])
         if not routes:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.notifications.receivers import NotSent, Receiver, Refused
-from magnetar_control.store.actions import outbox
+from magnetar_control.store.actions import event_rows, outbox
 from magnetar_control.store.actions.outbox import Outbox
 from magnetar_control.store.engine.database import Database, utc_now
 
@@ -102,12 +102,17 @@ def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
 
 def drop_old(conductor: Conductor) -> None:
     """Delete notifications that have waited too long, exceed the largest number of waiting notifications, or are for
-    receivers that are no longer in the settings."""
+    receivers that are no longer in the settings. Delete events that were kept long enough."""
     settings = conductor.settings
     for database, box in conductor_outboxes(conductor):
+        if settings.event_stream:
+            event_rows.drop_old_event_rows(database, box, utc_now(-3600 * settings.event_keep_hours),
+                                           settings.event_keep_count)
         dropped = outbox.drop_stale_notifications(database, box, conductor.notifications.receivers,
                                                   utc_now(-3600 * settings.notification_keep_hours),
-                                                  settings.notification_keep_count)
+                                                  settings.notification_keep_count,
+                                                  (event_rows.STREAM,) if settings.event_stream else ())
+        dropped.pop(event_rows.STREAM, None)  # events of a stream that is off now
         for name, count in dropped.items():
             log.error("%d notifications for %s are lost: it has not taken them within %g hours, more than %d waited, "
                       "or the settings do not name it any more", count, name, settings.notification_keep_hours,

@@ -114,16 +114,17 @@ def complete_notification_batch(database: Database, outbox: Outbox, receiver: st
 
 
 def drop_stale_notifications(database: Database, outbox: Outbox, receivers: Collection[str], cutoff: str,
-                             most: int) -> dict[str, int]:
+                             most: int, but: Collection[str] = ()) -> dict[str, int]:
     """Delete old notifications from the queue, and return how many: {receiver: number}.
 
     These are: notifications from before *cutoff*; for each receiver the oldest ones, if more than *most* are queued;
-    and after ``UNNAMED`` seconds all notifications to a receiver that is not in *receivers* any more.
+    and after ``UNNAMED`` seconds all notifications to a receiver that is not in *receivers* any more. *but*: receivers
+    whose notifications stay.
     """
     waiting, dropped = outbox.waiting, dict[str, int]()
     with database.read() as connection:
         counts = {str(name): int(count) for name, count in connection.execute(
-            select(waiting.c.receiver, func.count()).group_by(waiting.c.receiver))}
+            select(waiting.c.receiver, func.count()).group_by(waiting.c.receiver)) if name not in but}
     for receiver, count in counts.items():
         named = receiver in receivers
         mine, old = waiting.c.receiver == receiver, waiting.c.created_at < (

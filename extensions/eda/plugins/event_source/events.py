@@ -9,12 +9,22 @@ ansible-rulebook runs this file by its path, so it imports the collection's code
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-short_description: Events of the servers of an agent
+short_description: Events of the servers of an agent, or of a cloud
 description:
   - Follows the agent of a host, and passes on changes of servers, events of their domains, and operations that ended.
+  - With O(cloud), follows a cloud, and passes on what happens to the servers of the project, with O(all_projects) of
+    all projects, flavors, hosts and other resources. The cloud needs the setting C(event_stream).
   - With O(cursor_file), changes of servers and operations that ended while the source did not run, or was cut off, are
-    passed on when it is back, with C(replayed=true), after an event of the type C(gap).
+    passed on when it is back, with C(replayed=true), after an event of the type C(gap). Of a cloud, all events are
+    passed on, and C(gap) comes only if some are not kept any more.
 options:
+  cloud:
+    description: The cloud, by its name in C(clouds.yaml), in place of O(endpoint).
+    type: str
+  all_projects:
+    description: Pass on the events of all projects of the O(cloud); for administrators.
+    type: bool
+    default: false
   endpoint:
     description: The agent, as C(unix:///PATH), C(https://HOST[:PORT]) or C(ssh://[USER@]HOST[:PORT][/PATH]).
     type: str
@@ -45,11 +55,14 @@ options:
     description: File that remembers what was passed on. Each source needs a file of its own.
     type: str
   events:
-    description: Types of events to pass on. The types C(gap), C(unreachable) and C(connected) are always passed on.
+    description:
+      - Types of events to pass on, all by default. The types C(gap), C(unreachable) and C(connected) are always passed
+        on.
+      - Of a host, C(server), C(domain) and C(operation).
+      - Of a cloud, C(server), C(flavor), C(keypair), C(aggregate), C(server_group), C(compute_service) and
+        C(incident).
     type: list
     elements: str
-    choices: [server, domain, operation]
-    default: [server, domain, operation]
   servers:
     description: Only events of servers with these names or uuids; patterns such as V(web*) are allowed.
     type: list
@@ -86,6 +99,20 @@ EXAMPLES = r"""
       action:
         run_playbook:
           name: start_again.yml
+
+- name: Servers of a project of a cloud
+  hosts: all
+  sources:
+    - magnetar.compute.events:
+        cloud: mycloud
+        cursor_file: /var/lib/eda/mycloud.json
+        events: [server]
+  rules:
+    - name: A build has failed
+      condition: event.event == "create" and event.phase == "error"
+      action:
+        debug:
+          msg: "{{ event.server.name }}: {{ event.fault }}"
 """
 
 import asyncio
@@ -98,7 +125,6 @@ import sys
 import threading
 import time
 import types
-from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,18 +133,18 @@ log = logging.getLogger(__name__)
 #: The name under which the collection's ``module_utils`` are imported here.
 PACKAGE = "magnetar_event_source"
 TYPES = ("server", "domain", "operation")
+CLOUD_TYPES = ("server", "flavor", "keypair", "aggregate", "server_group", "compute_service", "incident")
 FILES = ("ca_cert", "client_cert", "client_key", "ssh_private_key", "ssh_known_hosts", "cursor_file")
 #: Least and most of the arguments that are seconds.
 SECONDS = {"interval": (1, 60), "retry": (1, 3600), "unreachable_after": (0, 86400)}
-TEXTS = ("endpoint", "token", *FILES)
+TEXTS = ("endpoint", "token", "cloud", *FILES)
+#: Arguments that only a source of a cloud, and only one of a host has.
+OF_CLOUDS, OF_HOSTS = ("all_projects",), ("endpoint", "token", "client_cert", "client_key", "ssh_private_key",
+                                          "ssh_known_hosts")
 #: Codes of errors that do not pass by themselves: at the start they end the source.
-LASTING = ("invalid-field", "unauthenticated", "forbidden", "not-found")
-#: The form of the cursor file; the operations that it remembers; seconds between two writes.
-VERSION = 1
-REMEMBERED = 500
+LASTING = ("invalid-field", "unauthenticated", "forbidden", "not-found", "conflict")
 #: The operations that an agent remembers after their end.
 LISTED = 1000
-WRITE_SECONDS = 0.5
 #: The fields of a server whose changes are events.
 SERVER_FIELDS = ("name", "power_state", "status", "status_reason")
 
@@ -126,7 +152,8 @@ SERVER_FIELDS = ("name", "power_state", "status", "status_reason")
 async def main(queue: asyncio.Queue, args: dict[str, Any]) -> None:
     """Pass on events until the task is cancelled. Raises ``ValueError`` for wrong arguments."""
     options = check_arguments(args)
-    follower = Follower(options, connect(options), asyncio.get_running_loop(), queue)
+    make = CloudFollower if options["cloud"] else HostFollower
+    follower = make(options, asyncio.get_running_loop(), queue)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     thread = threading.Thread(target=follower.run, args=(ended,), name="magnetar-events", daemon=True)
     thread.start()
@@ -138,16 +165,21 @@ async def main(queue: asyncio.Queue, args: dict[str, Any]) -> None:
 
 def check_arguments(args: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the source with defaults. Raises ``ValueError`` that names the argument and its rule."""
-    defaults: dict[str, Any] = {**dict.fromkeys(TEXTS), "validate_certs": True, "events": list(TYPES), "servers": None,
-                                "interval": 5.0, "retry": 30.0, "unreachable_after": 30.0}
+    types = CLOUD_TYPES if args.get("cloud") else TYPES
+    defaults: dict[str, Any] = {**dict.fromkeys(TEXTS), "validate_certs": True, "events": list(types), "servers": None,
+                                "interval": 5.0, "retry": 30.0, "unreachable_after": 30.0, "all_projects": False}
     if unknown := sorted(set(args) - set(defaults)):
         raise _wrong(unknown[0], f"is not an argument of this source; arguments are {', '.join(sorted(defaults))}")
     options = {**defaults, **{name: value for name, value in args.items() if value is not None}}
     _check_texts(options)
-    if not isinstance(options["validate_certs"], bool):
-        raise _wrong("validate_certs", "must be true or false")
-    if not isinstance(options["events"], list) or not options["events"] or not set(options["events"]) <= set(TYPES):
-        raise _wrong("events", f"must be a list of some of {', '.join(TYPES)}")
+    for name in ("validate_certs", "all_projects"):
+        if not isinstance(options[name], bool):
+            raise _wrong(name, "must be true or false")
+    for name in OF_HOSTS if options["cloud"] else OF_CLOUDS:
+        if options[name]:
+            raise _wrong(name, "is for a host; leave it out, or cloud" if options["cloud"] else "needs cloud")
+    if not isinstance(options["events"], list) or not options["events"] or not set(options["events"]) <= set(types):
+        raise _wrong("events", f"must be a list of some of {', '.join(types)}")
     if options["servers"] is not None and (not isinstance(options["servers"], list) or not all(
             isinstance(pattern, str) for pattern in options["servers"])):
         raise _wrong("servers", "must be a list of names, uuids or patterns")
@@ -185,6 +217,12 @@ def connect(options: dict[str, Any]) -> Any:
         raise ValueError(f"magnetar.compute.events: {error.message}") from None
 
 
+def log_in(options: dict[str, Any]) -> Any:
+    """Return a client of the cloud. Raises ``MagnetarError``."""
+    described = _import("clouds").read_cloud_entry({**options, "endpoint": None})
+    return _import("core.http.client").Client(login=_import("core.http.login").Login(described))
+
+
 def _import(name: str) -> Any:
     """Import a part of the collection's ``module_utils``, from the folder of this collection."""
     if PACKAGE not in sys.modules:
@@ -194,75 +232,23 @@ def _import(name: str) -> Any:
     return importlib.import_module(f"{PACKAGE}.{name}")
 
 
-class Cursor:
-    """What was passed on: the servers as they were last seen, the time of the last sign of life, and the operations.
-
-    *path*: its file; without one, it lasts as long as the source runs.
-    """
-
-    def __init__(self, path: str | None) -> None:
-        self._path = None if path is None else Path(path)
-        self.host: str | None = None
-        self.time: str | None = None
-        self.servers: dict[str, dict[str, Any]] = {}
-        self.operations: deque[str] = deque(maxlen=REMEMBERED)
-        #: Why the file could not be used.
-        self.problem: str | None = None
-        self._written_at = 0.0
-        self._read()
-
-    def _read(self) -> None:
-        if self._path is None or not self._path.exists():
-            return
-        try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
-            if content["version"] != VERSION:
-                raise ValueError
-            host, seen_at, servers, operations = (content[name] for name in ("host", "time", "servers", "operations"))
-            if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
-                raise TypeError
-            _seconds(seen_at)
-            self.operations.extend(map(str, operations))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            self.problem = f"the cursor file {self._path} cannot be used ({type(error).__name__})"
-            log.warning("magnetar.compute.events: %s; what happened before is not known", self.problem)
-            return
-        self.host, self.time, self.servers = host, seen_at, servers
-
-    def write(self, now: bool = False) -> None:
-        """Replace the file, at most every ``WRITE_SECONDS``, or *now*. A crash leaves the old content or the new."""
-        if self._path is None or (not now and time.monotonic() - self._written_at < WRITE_SECONDS):
-            return
-        part = self._path.with_name(self._path.name + ".part")
-        content = {"version": VERSION, "host": self.host, "time": self.time, "servers": self.servers,
-                   "operations": list(self.operations)}
-        try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self._path)
-        except OSError as error:
-            log.warning("magnetar.compute.events: the cursor file %s cannot be written: %s. After a restart, events "
-                        "may come again", self._path, error.strerror)
-        self._written_at = time.monotonic()
-
-
 class Follower:
-    """The thread that follows an agent and puts events into the queue of the rule engine."""
+    """The thread that follows an agent or a cloud and puts events into the queue of the rule engine."""
 
-    def __init__(self, options: dict[str, Any], client: Any, loop: asyncio.AbstractEventLoop,
-                 queue: asyncio.Queue) -> None:
-        self._options, self._client, self._loop, self._queue = options, client, loop, queue
-        self._cursor = Cursor(options["cursor_file"])
+    #: The class of the cursor, and what is followed, for messages.
+    cursor_class, followed = "HostCursor", "agent"
+
+    def __init__(self, options: dict[str, Any], loop: asyncio.AbstractEventLoop, queue: asyncio.Queue) -> None:
+        cursors = _import("eda.cursors")
+        self._options, self._loop, self._queue = options, loop, queue
+        self._client: Any = None
+        self._seconds = cursors.seconds_of
+        self._cursor = getattr(cursors, self.cursor_class)(options["cursor_file"])
         self._stopped = threading.Event()
-        #: Since when the agent has not been reached, and whether that was passed on.
+        #: Since when the agent or cloud has not been reached, and whether that was passed on.
         self._lost_at: float | None = None
         self._unreachable = False
         self._greeted = False
-        #: Whether the servers of the current connection have been compared with the cursor.
-        self._compared = False
         self._host: str | None = None
         self._errors = _import("core.errors")
 
@@ -271,7 +257,7 @@ class Follower:
         self._stopped.set()
 
     def run(self, ended: asyncio.Future[None]) -> None:
-        """Follow the agent, and connect again whenever the connection breaks. Set *ended* at the end."""
+        """Follow the agent or cloud, and connect again whenever the connection breaks. Set *ended* at the end."""
         failure: BaseException | None = None
         pause = 1.0
         try:
@@ -283,16 +269,16 @@ class Follower:
             failure = error
         finally:
             self._cursor.write(now=True)
-            self._client.close()
+            if self._client is not None:
+                self._client.close()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_end, ended, failure)
 
     def _follow(self) -> bool:
         """Pass on the events of one connection; return whether there was one. Raises an error that does not pass."""
-        self._compared = False
         began = False
         try:
-            for name, data in self._client.watch(self._options["interval"], None, self._options["events"]):
+            for name, data in self._events():
                 began = True
                 self._take(name, data)
                 if self._stopped.is_set():
@@ -300,13 +286,26 @@ class Follower:
         except self._errors.MagnetarError as error:
             if not self._greeted and error.code in LASTING:
                 raise ValueError(f"magnetar.compute.events: {error.message}") from None
-            self._lose(error.message)
+            self._failed(error)
             return began
-        self._lose("the agent closed the connection, as for a restart")
+        self._lose(f"the {self.followed} closed the connection, as for a restart")
         return began
 
+    def _failed(self, error: Any) -> None:
+        """Note that the connection has ended with *error*."""
+        self._lose(error.message)
+
+    def _events(self) -> Any:
+        """Connect, and yield the name and content of each event."""
+        raise NotImplementedError
+
+    def _take(self, name: str, data: dict[str, Any]) -> None:
+        """Pass on one event of the agent or cloud."""
+        raise NotImplementedError
+
     def _lose(self, reason: str) -> None:
-        """Pass on that the agent is unreachable, once, when that has lasted: an agent that restarts is back soon."""
+        """Pass on that the agent or cloud is unreachable, once, when that has lasted: after a restart it is back soon.
+        """
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at = now
@@ -314,6 +313,51 @@ class Follower:
         if not self._unreachable and now - self._lost_at >= self._options["unreachable_after"]:
             self._put("unreachable", reason=reason, since=self._cursor.time)
             self._unreachable = True
+
+    def _connected(self) -> None:
+        """Note that the agent or cloud is reached, and pass that on at the beginning and after ``unreachable``."""
+        if self._unreachable or not self._greeted:
+            self._put("connected")
+        self._greeted, self._unreachable, self._lost_at = True, False, None
+
+    def _wanted(self, *names: str | None) -> bool:
+        """Return whether a server with one of these *names* (name or uuid) is to be passed on."""
+        patterns = self._options["servers"]
+        return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for name in names if name
+                                       for pattern in patterns)
+
+    @property
+    def _endpoint(self) -> str | None:
+        return None if self._client is None else str(self._client.endpoint)
+
+    def _put(self, type: str, **more: Any) -> None:
+        """Put an event into the queue, and wait while that is full."""
+        if self._stopped.is_set():
+            raise _Stopped
+        event = {"type": type, "host": self._host, "endpoint": self._endpoint,
+                 "time": datetime.now(UTC).isoformat(timespec="seconds"), **more}
+        putting = asyncio.run_coroutine_threadsafe(self._queue.put(event), self._loop)
+        while True:
+            try:
+                return putting.result(0.5)
+            except TimeoutError:
+                if self._stopped.is_set():
+                    putting.cancel()
+                    raise _Stopped from None
+
+
+class HostFollower(Follower):
+    """The thread that follows the agent of a host."""
+
+    def __init__(self, options: dict[str, Any], loop: asyncio.AbstractEventLoop, queue: asyncio.Queue) -> None:
+        super().__init__(options, loop, queue)
+        self._client = connect(options)
+        #: Whether the servers of the current connection have been compared with the cursor.
+        self._compared = False
+
+    def _events(self) -> Any:
+        self._compared = False
+        return self._client.watch(self._options["interval"], None, self._options["events"])
 
     def _take(self, name: str, data: dict[str, Any]) -> None:
         """Pass on one event of the agent."""
@@ -346,9 +390,7 @@ class Follower:
             cursor.time, cursor.servers = None, {}
             cursor.operations.clear()
         cursor.host = identity
-        if self._unreachable or not self._greeted:
-            self._put("connected")
-        self._greeted, self._unreachable, self._lost_at = True, False, None
+        self._connected()
 
     def _compare(self, everything: dict[str, Any]) -> None:
         """Pass on what changed since the cursor: servers, and at the beginning of a connection operations."""
@@ -357,7 +399,8 @@ class Follower:
         first, self._compared = not self._compared, True
         operations = self._missed_operations(everything.get("at")) if known and first else []
         if not known:
-            cursor.operations.extend(operation["id"] for operation in reversed(self._ended_operations(REMEMBERED)))
+            cursor.operations.extend(operation["id"] for operation in reversed(self._ended_operations(
+                cursor.operations.maxlen)))
         for id in [id for id in cursor.servers if id not in current]:
             self._change(id, {"id": id, "removed": True}, replayed=True)
         for id, server in current.items():
@@ -375,10 +418,11 @@ class Follower:
         operations: list[dict[str, Any]] = []
         if "operation" in self._options["events"]:
             listed = self._ended_operations(LISTED)
-            if len(listed) >= LISTED - 100 and _seconds(listed[-1]["started_at"]) > _seconds(since):
+            if len(listed) >= LISTED - 100 and self._seconds(listed[-1]["started_at"]) > self._seconds(since):
                 reason += ", and the agent does not know all operations of that time any more"
-            operations = [operation for operation in listed if _seconds(operation["ended_at"]) >= _seconds(since) - 1]
-            operations.sort(key=lambda operation: _seconds(operation["ended_at"]))
+            begin = self._seconds(since) - 1
+            operations = [operation for operation in listed if self._seconds(operation["ended_at"]) >= begin]
+            operations.sort(key=lambda operation: self._seconds(operation["ended_at"]))
         self._put("gap", reason=reason, since=since, until=until)
         return operations
 
@@ -415,34 +459,71 @@ class Follower:
         self._cursor.operations.append(id)
         self._seen(operation.get("ended_at"))
 
-    def _wanted(self, *names: str | None) -> bool:
-        """Return whether a server with one of these *names* (name or uuid) is to be passed on."""
-        patterns = self._options["servers"]
-        return patterns is None or any(fnmatch.fnmatchcase(name, pattern) for name in names if name
-                                       for pattern in patterns)
-
     def _seen(self, moment: str | None, now: bool = False) -> None:
         """Note *moment* as the time up to which everything was passed on. Before the comparison with the cursor, there
         is a gap.
         """
-        if moment and self._compared and (self._cursor.time is None or _seconds(moment) > _seconds(self._cursor.time)):
+        last = self._cursor.time
+        if moment and self._compared and (last is None or self._seconds(moment) > self._seconds(last)):
             self._cursor.time = moment
         self._cursor.write(now)
 
-    def _put(self, type: str, **more: Any) -> None:
-        """Put an event into the queue, and wait while that is full."""
-        if self._stopped.is_set():
-            raise _Stopped
-        event = {"type": type, "host": self._host, "endpoint": self._client.endpoint,
-                 "time": datetime.now(UTC).isoformat(timespec="seconds"), **more}
-        putting = asyncio.run_coroutine_threadsafe(self._queue.put(event), self._loop)
-        while True:
-            try:
-                return putting.result(0.5)
-            except TimeoutError:
-                if self._stopped.is_set():
-                    putting.cancel()
-                    raise _Stopped from None
+
+class CloudFollower(Follower):
+    """The thread that follows a cloud."""
+
+    cursor_class, followed = "CloudCursor", "cloud"
+
+    def __init__(self, options: dict[str, Any], loop: asyncio.AbstractEventLoop, queue: asyncio.Queue) -> None:
+        super().__init__(options, loop, queue)
+        #: Time of the cloud when the connection began: events from before are replayed.
+        self._began = 0.0
+
+    def _events(self) -> Any:
+        if self._client is None:
+            self._client = log_in(self._options)
+        everything = set(self._options["events"]) == set(CLOUD_TYPES)
+        return self._client.follow(
+            self._cursor.cursor, self._options["interval"], kind=None if everything else self._options["events"],
+            all_projects=self._options["all_projects"] or None)
+
+    def _take(self, name: str, data: dict[str, Any]) -> None:
+        """Pass on one event of the cloud, and note its cursor."""
+        cursor = self._cursor
+        if name == "hello":
+            self._began = self._seconds(data["time"])
+            if cursor.problem:
+                self._put("gap", reason=cursor.problem, since=None, until=data["time"])
+                cursor.problem = None
+            self._connected()
+        elif name == "error":
+            self._failed(self._errors.error_from_dict(data["error"]))
+            return  # the cursor is the expired one
+        elif name in CLOUD_TYPES:
+            self._pass_on(name, data)
+        cursor.cursor = data["cursor"]
+        cursor.time = data["time"]
+        cursor.write()
+
+    def _pass_on(self, kind: str, data: dict[str, Any]) -> None:
+        """Pass on an event that did not come before."""
+        if data["id"] in self._cursor.events:
+            return
+        server = data.get("server") or {}
+        if self._options["servers"] is None or self._wanted(server.get("id"), server.get("name")):
+            # Conditions of rulebooks ask `is defined`, which is true for null.
+            fields = {name: value for name, value in data.items() if name not in ("kind", "cursor")
+                      and value is not None}
+            self._put(kind, **fields, replayed=self._seconds(data["time"]) < self._began)
+        self._cursor.events.append(data["id"])
+
+    def _failed(self, error: Any) -> None:
+        if error.code != "cursor-expired":
+            self._lose(error.message)
+            return
+        self._put("gap", reason="the cloud does not keep events for so long: some are missing",
+                  since=self._cursor.time, until=datetime.now(UTC).isoformat(timespec="seconds"))
+        self._cursor.cursor = "oldest"
 
 
 class _Stopped(Exception):
@@ -460,11 +541,6 @@ def _end(ended: asyncio.Future[None], failure: BaseException | None) -> None:
 
 def _state(server: dict[str, Any]) -> dict[str, Any]:
     return {name: server.get(name) for name in SERVER_FIELDS}
-
-
-def _seconds(moment: Any) -> float:
-    """Return *moment* of the agent (ISO 8601) as seconds since the epoch; 0 for none."""
-    return 0.0 if moment is None else datetime.fromisoformat(str(moment)).timestamp()
 
 
 if __name__ == "__main__":

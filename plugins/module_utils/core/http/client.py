@@ -260,6 +260,27 @@ class Client:
         return watch.follow_events(self._connect, self._headers(new_request_id(), "text/event-stream"), self._answer,
                                    self._unreachable, interval, timeout, events)
 
+    def follow(self, cursor: Optional[str] = None, interval: float = 5.0, timeout: Optional[float] = None,
+               **query: Any) -> Iterator[tuple[str, Document]]:
+        """Yield ``(event, document)`` of a cloud from a separate connection until the API closes it. The first event is
+        ``hello``; then events follow, named by their kind, and a heartbeat every *interval* seconds. Each document has
+        a ``cursor``; with this *cursor*, a later call continues after the event (default: from now on). *query*:
+        ``kind``, ``server`` (lists), ``all_projects``. *timeout*: as in ``watch``. Raises ``CursorExpired``.
+        """
+        from . import watch
+        parameters = dict(query, cursor=cursor, interval=interval)
+        target = "/v1/events?" + urlencode(_flat(_query(parameters)))
+        for attempt in (1, 2):
+            try:
+                yield from watch.follow_stream(
+                    self._connect, target, self._headers(new_request_id(), "text/event-stream"), self._answer,
+                    self._unreachable, timeout or watch.HEARTBEATS * interval)
+                return
+            except MagnetarError as error:
+                if attempt == 2 or self._login is None or error.code != "unauthenticated":
+                    raise
+                self._login.renew()
+
     # Waiting.
 
     def _change(self, method: str, route: str, query: Document, body: Any, wait: bool, timeout: Optional[float],

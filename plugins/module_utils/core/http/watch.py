@@ -23,12 +23,23 @@ def follow_events(connect: Callable[[], http.client.HTTPConnection], headers: di
     """Yield ``(event, document)`` from an agent until it closes the connection, as ``Client.watch`` describes.
     *connect*, *refused*, *unreachable*: as in ``receive_content``.
     """
-    silence, connection = timeout or HEARTBEATS * interval, None
+    silence = timeout or HEARTBEATS * interval
+    query = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
+    yield from follow_stream(connect, "/v1/watch?" + query, headers, refused, unreachable, silence)
+
+
+def follow_stream(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
+                  refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
+                  silence: float) -> Events:
+    """Yield ``(event, document)`` of the stream at *target*, a path with its query, until the server closes it.
+    *silence*: seconds without anything after which the server counts as unreachable. Other parameters: as for
+    ``follow_events``.
+    """
+    connection = None
     try:
         connection = connect()
         connection.sock.settimeout(silence)
-        query = "interval=%s" % interval + ("&events=" + ",".join(events) if events else "")
-        connection.request("GET", "/v1/watch?" + query, None, headers)
+        connection.request("GET", target, None, headers)
         response = connection.getresponse()
         if response.status != 200:
             refused(response.status, response.read())

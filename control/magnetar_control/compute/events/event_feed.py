@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The reading of events from all databases, for the clients of ``/v1/events`` of one process.
+
+Clients have no threads and no queues: each has a position, and reads the next page after it when there is one. A thread
+for each database looks for new events while there are clients. Pages are shared, so clients at the same position cost
+one query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import orjson
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store.actions import outbox
+from magnetar_control.store.actions.event_rows import Horizon, fetch_stream_rows, write_first_row
+from magnetar_control.store.actions.outbox import Outbox
+from magnetar_control.store.engine.database import ChangeCheck, Database
+from magnetar_control.store.store import Store
+from magnetar_core.document import Document
+from magnetar_core.errors import CursorExpired
+
+from .event_cursor import API, database_key
+
+log = logging.getLogger(__name__)
+#: Seconds between two looks at a database, and after a failed one.
+LOOK, AFTER_FAILURE = 0.25, 2.0
+#: Events in a page; pages that are kept for other clients.
+PAGE, PAGES = 100, 16
+#: Seconds until a file of SQLite is read even if it seems unchanged.
+UNSURE = 5.0
+#: Looks, and seconds between them, until a request is answered without the events of unfinished transactions.
+LOOKS, BETWEEN = 5, 0.05
+
+
+class KeptEvent(NamedTuple):
+    """An event: its id in its database, and the document."""
+
+    id: int
+    document: Document
+
+
+class EventSource:
+    """The events of one database. *name*: in cursors. *notify*: called when there are new ones."""
+
+    def __init__(self, name: str, database: Database, tables: Outbox, notify: Callable[[], None]) -> None:
+        self.name, self.database, self.tables, self._notify = name, database, tables, notify
+        self.horizon, self._lock, self._pages_lock = Horizon(tables), threading.Lock(), threading.Lock()
+        self._pages: OrderedDict[int, list[KeptEvent]] = OrderedDict()
+        self._failing = False
+        self._check = ChangeCheck(database, UNSURE)
+
+    @property
+    def newest(self) -> int | None:
+        """The id of the newest event that may be shown; ``None`` while it is not known."""
+        return self.horizon.newest
+
+    def look(self) -> bool:
+        """Look for new events. Return whether all readable events may be shown now."""
+        with self._lock:
+            earlier = self.horizon.newest
+            with self.database.read() as connection:
+                complete = self.horizon.look(connection)
+            if self.horizon.newest is None and complete:
+                write_first_row(self.database, self.tables)
+                with self.database.read() as connection:
+                    complete = self.horizon.look(connection)
+        if self.horizon.newest != earlier:
+            self._notify()
+        return complete
+
+    def page(self, after: int) -> list[KeptEvent]:
+        """Return the events after *after* that may be shown, at most ``PAGE``. Raises ``CursorExpired``."""
+        newest = self.newest or 0
+        if newest < after:  # of a database that was restored from an older copy
+            raise CursorExpired
+        with self._pages_lock:
+            page = self._pages.get(after)
+        if page:
+            return page
+        with self.database.read() as connection:
+            rows = fetch_stream_rows(connection, self.tables, after, newest, PAGE)
+        if rows is None:
+            raise CursorExpired
+        page = [KeptEvent(row.id, orjson.loads(row.message)) for row in rows]
+        with self._pages_lock:
+            self._pages[after] = page
+            while len(self._pages) > PAGES:
+                self._pages.popitem(last=False)
+        return page
+
+    def follow(self, over: Callable[[], bool]) -> None:
+        """Look for new events until *over* returns true: the function of a thread."""
+        complete = False
+        while not over():
+            pause = LOOK
+            try:
+                if not complete or self._check.may_have_changed():
+                    complete = self.look()
+                self._failing = False
+            except DBAPIError as error:
+                if not self._failing:
+                    log.warning("database %s: its events come later: %s", self.database.name, error.orig)
+                self._failing, complete, pause = True, False, AFTER_FAILURE
+            time.sleep(pause)
+
+
+class EventFeed:
+    """The events of all databases of *store*. ``newest`` changes when there are new ones, and wakes all clients."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._sources: dict[str, EventSource] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._followers = 0
+        #: The clients that wait, each with its event loop.
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def sources(self) -> dict[str, EventSource]:
+        """Return the sources of events, by name in cursors, including those of cells that were added meanwhile."""
+        places = [(API, self.store.api, outbox.API), *(
+            (database_key(cell), database, outbox.CELL) for cell, database in self.store.databases())]
+        with self._lock:
+            for name, database, tables in places:
+                if name not in self._sources or self._sources[name].database is not database:
+                    self._sources[name] = EventSource(name, database, tables, self._wake)
+            return {name: self._sources[name] for name, _database, _tables in places}
+
+    def look(self) -> dict[str, EventSource]:
+        """Look for new events of all databases now, and return their sources. Transactions that have not ended after a
+        moment are left out. Raises ``DBAPIError`` if a database does not answer."""
+        sources = self.sources()
+        for source in sources.values():
+            for _look in range(LOOKS):
+                if source.look():
+                    break
+                time.sleep(BETWEEN)
+        return sources
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Look for new events in the background during the ``with`` block."""
+        with self._lock:
+            self._followers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers -= 1
+
+    def refresh(self) -> dict[str, EventSource]:
+        """Return the sources of events, after starting the threads of those that have none. For callers within
+        ``followed``."""
+        sources = self.sources()
+        with self._lock:
+            for name, source in sources.items():
+                thread = self._threads.get(name)
+                if thread is None or not thread.is_alive():
+                    self._threads[name] = threading.Thread(target=source.follow, args=(self._over,),
+                                                           name=f"events {name}", daemon=True)
+                    self._threads[name].start()
+        return sources
+
+    def _over(self) -> bool:
+        return self._followers <= 0
+
+    async def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
+        """Wait for new events, at most *seconds*; not at all if *ready* returns true."""
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            self._waiters.add(waiter)
+        try:
+            if not ready():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(waiter[1].wait(), seconds)
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiters = list(self._waiters)
+        for loop, event in waiters:
+            with contextlib.suppress(RuntimeError):  # the loop has closed, and the client with it
+                loop.call_soon_threadsafe(event.set)
