@@ -40,6 +40,7 @@ ADVICE = {
     "forbidden": "Use a credential with the scope `operate` or, in a cloud, with the needed role.",
     "not-found": "Check the name, the project and the endpoint.",
     "gone": "Remove it from your lists; it does not come back.",
+    "cursor-expired": "Read the current state, then continue with `cursor=oldest`. See [events](events.md).",
     "ambiguous": "Use a uuid; `details` may list them.",
     "conflict": "Change what the message names, or wait for the running action.",
     "immutable": "Set `on_immutable`, or leave the field as it is. See "

@@ -175,6 +175,9 @@ server:
     guest_password: {description: 'The password that the guest has left, encrypted with its user''s key.', type: str,
         sample: ''}
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
+    locked: {description: Whether users are kept from changing the server (action lock). In a cloud only., type: bool,
+        sample: false}
+    locked_reason: {description: Why it is locked., type: str}
     host: {description: The host., type: str, sample: kvm1}
     addresses: {description: 'Network name to a list of {addr, version, mac, source}.', type: dict, sample: {lan: [
             {addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}}

@@ -20,6 +20,8 @@ description:
     content, the oldest beyond O(rotation) are deleted; a failed backup deletes none.
   - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on
     a server that is not deleted, V(force_delete) nothing if the server does not exist.
+  - V(lock) and V(unlock) are for clouds, and change nothing on a server that is locked (with that reason), or is not
+    locked. They take effect immediately, also while another action runs.
   - V(evacuate) is for a host that is certainly dead. A root disk on the host is made again from its image, so its
     data is lost; a volume on another host is kept, and so are disks in a folder that hosts share. A server that ran
     runs again. While the host is up, the action fails and changes nothing.
@@ -103,6 +105,17 @@ EXAMPLES = r"""
     name: web1
     action: restore
 
+- name: Keep users of a cloud from changing a server
+  magnetar.compute.server_action:
+    name: web1
+    action: lock
+    locked_reason: see https://wiki.example.org/audit
+
+- name: Let them change it again
+  magnetar.compute.server_action:
+    name: web1
+    action: unlock
+
 - name: The options of openstack.cloud
   magnetar.compute.server_action:
     server: web1
@@ -175,6 +188,9 @@ server:
     guest_password: {description: 'The password that the guest has left, encrypted with its user''s key.', type: str,
         sample: ''}
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
+    locked: {description: Whether users are kept from changing the server (action lock). In a cloud only., type: bool,
+        sample: false}
+    locked_reason: {description: Why it is locked., type: str}
     host: {description: The host., type: str, sample: kvm1}
     addresses: {description: 'Network name to a list of {addr, version, mac, source}.', type: dict, sample: {lan: [
             {addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}}

@@ -151,7 +151,7 @@ class ServerDriver:
             "mdev": want.get(mdevs.FIELD), "pmem_namespaces": [namespace["name"] for namespace in want.get(pmem.FIELD)
                                                                or ()],
             "host": host.name, "instance_name": (have or {}).get("domain") or servers.domain_name(document.id),
-            "adopted": adopted.shown_adoption(document, have),
+            "adopted": adopted.shown_adoption(document, have), "locked": False,
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.server_path(host, document.id, "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,

@@ -30,6 +30,7 @@ EVENTS = {
     "restore": (), "force_delete": (), "evacuate": ("host",),
     "create_backup": ("image_name", "backup_type", "rotation", "metadata"),
     "change_password": ("user", "password"), "clear_password": (),
+    "lock": ("locked_reason",), "unlock": (),
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
@@ -72,7 +73,9 @@ class ServerActionModule(Module):
                                "projects by uuid. V(restore) restores a deleted server completely while its "
                                "cloud keeps it (C(reclaim_instance_interval)); its name finds it unless another "
                                "server has that name now. V(force_delete) deletes a server of a cloud for good, also "
-                               "a deleted server that the cloud keeps.",
+                               "a deleted server that the cloud keeps. V(lock) keeps users of a cloud from changing "
+                               "the server until V(unlock); administrators can still change it, and only they "
+                               "remove a lock of an administrator.",
             required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
@@ -97,6 +100,7 @@ class ServerActionModule(Module):
         user=Option(Text(), "The user whose password O(action=change_password) sets; when omitted, C(admin_user) of "
                     "the server's hardware (of an image C(os_admin_user)), or V(root)."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
+        locked_reason=Option(Text(1, 255), "Why O(action=lock) locks the server; who sees the server sees it."),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
     ) + WAITING + foreign
 
@@ -127,6 +131,8 @@ class ServerActionModule(Module):
         action, result = params["action"], None
         if action == "create_image":
             result = _made_before(server, params, check_mode, client)
+        elif action in ("lock", "unlock"):
+            result = {} if _is_locked_as_requested(server, params) else None
         elif (action == "restore" and server["status"] != SOFT_DELETED) or (
                 action == "shelve_offload" and server["status"] == "SHELVED_OFFLOADED"):
             result = {}
@@ -149,6 +155,15 @@ class ServerActionModule(Module):
         answer = client.event("server", server["id"], event, args, timeout=params["timeout"], wait=params["wait"])
         result.update((name, answer[name]) for name in ("image", "consistency", "operation") if name in answer)
         return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
+
+
+def _is_locked_as_requested(server, params):
+    """Return whether the server is locked already with the requested reason, or for unlock is not locked. The API of an
+    earlier release does not tell.
+    """
+    if params["action"] == "unlock":
+        return server.get("locked") is False
+    return bool(server.get("locked")) and params["locked_reason"] in (None, server.get("locked_reason"))
 
 
 def _find_outside_project(client, key, action):

@@ -293,6 +293,9 @@ class Server(Resource):
                            on=READ, sample="")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
+    locked = Field(Boolean(), "Whether users are kept from changing the server (action lock). In a cloud only.",
+                   on=READ, sample=False)
+    locked_reason = Field(Nullable(Text(0, 255)), "Why it is locked.", on=READ, sample=None)
     host = Field(Text(0, 255), "The host.", on=READ, sample="kvm1")
     addresses = Field(Value(), "Network name to a list of {addr, version, mac, source}.", on=READ,
                       sample={"lan": [{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56",

@@ -44,6 +44,12 @@ class NoArguments(Kind):
     """The arguments of an event that accepts no arguments."""
 
 
+class LockArguments(Kind):
+    """The arguments of the event ``lock``, which locks a server."""
+
+    locked_reason = Field(Nullable(Text(1, 255)), "Why it is locked.", default=None)
+
+
 class EvacuateArguments(Kind):
     """The arguments of the event ``evacuate``, which rebuilds a server of a failed host on another host."""
 
@@ -114,8 +120,13 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
 
 #: The event that removes the server.
 FORCE_DELETE = "force_delete"
-#: The event that is no action in the queue: the API does it immediately.
-CLEAR_PASSWORD = "clear_password"  # noqa: S105 (a word)
+#: Events that are no actions in the queue: the API does them immediately, also while an action runs.
+IMMEDIATE: Mapping[str, tuple[type[Kind], Callable[[ServerActions, Document], object]]] = {
+    "clear_password": (NoArguments, lambda server, _args: server_passwords.delete_server_password(
+        server.caller, server.target)),
+    "lock": (LockArguments, lambda server, args: server_actions.lock_server(server.caller, server.target,
+                                                                            args["locked_reason"])),
+    "unlock": (NoArguments, lambda server, _args: server_actions.unlock_server(server.caller, server.target))}
 #: Arguments of the events that create an image.
 IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
@@ -129,10 +140,10 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
     name = str(sent["event"])
     if isinstance(driver, CloudServers) and name == FORCE_DELETE:
         return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
-    if isinstance(driver, CloudServers) and name == CLEAR_PASSWORD:
-        return _clear_password(caller, driver, key, dict(sent.get("args") or {}), operation)
+    if isinstance(driver, CloudServers) and name in IMMEDIATE:
+        return _do_immediately(caller, driver, key, sent, operation)
     if not isinstance(driver, CloudServers) or name not in EVENTS:
-        names = ", ".join((*EVENTS, FORCE_DELETE, CLEAR_PASSWORD))
+        names = ", ".join((*EVENTS, FORCE_DELETE, *IMMEDIATE))
         raise InvalidField("event", f"must be one of {names}, on a server", name)
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
@@ -185,12 +196,14 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
     return {"done": True, "resource": shown}
 
 
-def _clear_password(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Handle the v1 event that deletes the encrypted password that the guest of the server *key* has published. Return
-    the API's answer, which contains the server."""
-    NoArguments.check(args)
+def _do_immediately(caller: Caller, driver: CloudServers, key: str, sent: Mapping[str, Any],
+                    operation: Operation) -> Document:
+    """Handle a v1 event of ``IMMEDIATE`` on the server *key*. *sent*: the request. Return the API's answer, which
+    contains the server."""
+    rule, function = IMMEDIATE[str(sent["event"])]
+    args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     row = driver.existing(caller, key)
     server = ServerActions(caller, row.id, operation)
     with operation.waiting():  # for the host
-        server_passwords.delete_server_password(server.caller, server.target)
+        function(server, args)
     return {"done": True, "resource": driver.public(driver.one(caller, row.id))}

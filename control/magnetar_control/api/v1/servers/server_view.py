@@ -79,6 +79,7 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
         "status_reason": "", "placement": {}, "pci_devices": {}, "nic_devices": {}, "mdev": None, "pmem_namespaces": [],
         "adopted": row.request.get("adopted"),
         "guest_password": row.password if password else "",
+        "locked": bool(row.locked_by), "locked_reason": row.locked_reason,
         "fault": fault and {"code": fault["code"], "message": fault["message"],
                             "created": agent_timestamp(fault["created"])},
         "host": row.host if on_host else "", "addresses": _addresses(row, floating),
