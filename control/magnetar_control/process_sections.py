@@ -50,9 +50,9 @@ def _describe_actions(parts: Parts) -> Iterator[str]:
     limits = parts.working.leased_actions.now()
     for host, count in sorted(limits.held.items()):
         yield f"leased for host {host}: {count}"
-    for (database, number), work in list(parts.working.running_works.works.items()):
-        yield f"runs: {work.action.action} of server {work.id}, {work.action.request_id} " \
-              f"({database} {number}, try {work.action.attempts})"
+    for (database, number), action in list(parts.working.running_actions.actions.items()):
+        yield f"runs: {action.action.action} of server {action.id}, {action.action.request_id} " \
+              f"({database} {number}, try {action.action.attempts})"
 
 
 #: The sections by title, in the order of the report. A new section is added here.

@@ -36,7 +36,7 @@ from magnetar_control.compute.events.event_feed import EventFeed
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.request import parse_json
 from magnetar_control.web.routing import path_segments
-from magnetar_control.web.transfers import Places
+from magnetar_control.web.transfers import TransferLimit
 from magnetar_core import query
 from magnetar_core.document import Document
 from magnetar_core.ensure import check_batch, check_permissions
@@ -93,7 +93,7 @@ class V1Application:
         #: The number of requests that may wait at the same time. Some threads always stay free for other requests.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
         streams = cloud.settings.event_streams
-        self.events = CloudEvents(EventFeed(cloud.store), Places(
+        self.events = CloudEvents(EventFeed(cloud.store), TransferLimit(
             "streams", streams, cloud.settings.of_project(streams), " of events", of_admins=True), self._is_still_valid)
         #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
         self.ask_other_processes: Callable[[Request, float],

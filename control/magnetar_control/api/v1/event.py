@@ -19,7 +19,7 @@ from magnetar_control.compute.events.events import EventFilter, EventStream
 from magnetar_control.notifications.stream_events import KINDS
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.answer import LiveBody
-from magnetar_control.web.transfers import Places
+from magnetar_control.web.transfers import TransferLimit
 from magnetar_core import query
 from magnetar_core.document import Document
 from magnetar_core.errors import CursorExpired, InvalidField, MethodNotAllowed
@@ -67,7 +67,7 @@ PARAMETERS: dict[str, Callable[[str, str], Any]] = {
 class CloudEvents:
     """The route ``/v1/events``. *is_valid*: returns whether the token of a request is still good for its project."""
 
-    def __init__(self, feed: EventFeed, streams: Places, is_valid: Callable[[Request], bool]) -> None:
+    def __init__(self, feed: EventFeed, streams: TransferLimit, is_valid: Callable[[Request], bool]) -> None:
         self.feed, self.streams, self.is_valid = feed, streams, is_valid
 
     def answer(self, request: Request, caller: Caller) -> Answer:
