@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.daemon.report import REPORT, start_process_report
 from magnetar_core.errors import MagnetarError
+from magnetar_core.version import installed_version
 
 from . import PORT, messages, steering
 from .guest_http import HEAD, GuestHttp
@@ -276,6 +277,7 @@ def main() -> None:
         return
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
+    installed_version()  # for reports; cached, because the process cannot read it later
     try:
         confine_process()
     except OSError as error:

@@ -28,7 +28,7 @@ BUILDERS = {"scheduler_rules", "options_of", "_own_weighers", "image_quota_defau
             "_urls", "engine_of", "keystone_of_settings"}
 #: What ``follow_settings`` computes again, and lambdas that read a setting later.
 FOLLOWED = {name for name in RELOADED if name.startswith(("quota_", "vendordata_")) or "weight" in name} | {
-    "log_level", "shares", "host_down_after", "weighers", "host_subset_size", "enabled_filters",
+    "log_level", "shares", "host_down_after", "hold_upgrade", "weighers", "host_subset_size", "enabled_filters",
     "max_instances_per_host", "max_io_ops_per_host", "isolated_hosts", "isolated_images",
     "restrict_isolated_hosts_to_isolated_images", "aggregate_image_properties_isolation_namespace",
     "aggregate_image_properties_isolation_separator",

@@ -139,7 +139,7 @@ class ProcessReport:
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at))
         yield "started: %s, %d s ago; %.1f s of CPU time" % (started, now - self._started_at, used.user + used.system)
         with contextlib.suppress(OSError):
-            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+            pages = int(Path("/proc/self/statm").read_bytes().split()[1])
             files = len(os.listdir("/proc/self/fd"))
             yield "memory: %d MiB; open files: %d" % (pages * os.sysconf("SC_PAGE_SIZE") >> 20, files)
 
