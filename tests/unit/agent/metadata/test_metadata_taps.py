@@ -20,6 +20,7 @@ from magnetar_agent.metadata import guest_process
 from magnetar_agent.metadata import process as guest_side
 from magnetar_core.errors import HypervisorError
 from tests.support.agent.taps import Guest, in_own_network, index, ip, needs
+from tests.support.reports import ask_report
 from tests.support.waiting import eventually
 from tests.unit.agent.conftest import SMALL, Host
 
@@ -243,11 +244,14 @@ def test_the_process_as_a_unit(host: Host, tmp_path: Path, monkeypatch: pytest.M
              "--clear-groups", sys.executable, "-m", "magnetar_agent.metadata.process"]
 
     def act() -> None:
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd="/") as process:
+        log = tmp_path / "log"
+        with log.open("w") as stream, subprocess.Popen(words, stderr=stream, cwd="/") as process:
             try:
                 eventually(Path(path).exists)
                 with two_guests(host) as guests:
                     assert [name_of(guest) for guest in guests] == ["one", "two", "three"]
+                    assert "Namespaces.run" in ask_report(process.pid, "metadata", log)["Threads"]
+                    assert name_of(guests[0]) == "one"
                     about = Path(f"/proc/{process.pid}")
                     said = dict(line.split(":", 1) for line in (about / "status").read_text().splitlines())
                     assert said["Uid"].split() == ["65533"] * 4 and said["NoNewPrivs"].strip() == "1"
