@@ -61,10 +61,10 @@ def test_one_that_has_left_its_host_goes_on_leaving(owner, monkeypatch, action):
 def test_one_that_cannot_leave_its_host_stays_shelved(owner, monkeypatch, error):
     id, delete_on = owner.server(flavorRef="small")["id"], RunningAction.delete_on
 
-    def refuse(work, host, noun="server", key=None):
-        if noun == "server":
+    def refuse(work, host, resource_type="server", key=None):
+        if resource_type == "server":
             raise error
-        delete_on(work, host, noun, key)
+        delete_on(work, host, resource_type, key)
 
     with monkeypatch.context() as patched:
         patched.setattr(RunningAction, "delete_on", refuse)
