@@ -240,4 +240,4 @@ def _texts(mapping):
 
 
 #: A field of a mapping of texts, for ``_texts``.
-_TEXTS = Option(MapOf(Text(), Text()), "").named("texts")
+_TEXTS = Option(MapOf(Text(), Text()), "").with_name("texts")
