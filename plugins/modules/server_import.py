@@ -78,8 +78,8 @@ server:
             source_type: blank, destination_type: volume, volume_size: 10, disk_bus: virtio, device_name: vdb,
             volume: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11}]}
     key_name: {description: Keypair whose public key the guest is given., type: str, sample: me}
-    adopt_disks: {description: 'From a cloud: the former owner (disk_folder of the host) of disks in a shared folder,
-          which an evacuated server keeps.', type: str}
+    adopt_disks: {description: 'From a cloud: the former owner (disk_folder or disk_pool of the host) of disks on shared
+          storage, which an evacuated server keeps.', type: str}
     metadata: {description: 'Keys and values, 255 characters each at most.', type: dict, sample: {role: web}}
     tags: {description: 'Tags, at most 50 of 60 characters.', type: list, elements: str, sample: [shop]}
     availability_zone: {description: Availability zone in the guest's metadata., type: str, sample: nova}
@@ -119,6 +119,9 @@ server:
     guest_password: {description: 'The password that the guest has left, encrypted with its user''s key.', type: str,
         sample: ''}
     fault: {description: '{code, message, created} of the last failure, until one succeeds.', type: raw}
+    locked: {description: Whether users are kept from changing the server (action lock). In a cloud only., type: bool,
+        sample: false}
+    locked_reason: {description: Why it is locked., type: str}
     host: {description: The host., type: str, sample: kvm1}
     addresses: {description: 'Network name to a list of {addr, version, mac, source}.', type: dict, sample: {lan: [
             {addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}}

@@ -26,7 +26,7 @@ from . import attributes, lacking, qos_rules, without
 from .agents import AgentRoutes
 from .ip_availability import IpAvailabilityRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group_view, router_view, trunk_view
+from .resources import FORMS, OF_ENGINE, NetworkResourceRoutes, address_group_view, router_view, trunk_view
 from .tags import TagRoutes
 
 #: Alias to name of the supported extensions, which clients check before they use one.
@@ -105,7 +105,7 @@ def network_application(service: EmbeddedNetworks, authenticate: Callable[[Reque
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *without.absent_network_routes(), *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
         *IpAvailabilityRoutes(service.database).routes(),
-        *(route for form in forms for route in ResourceRoutes(
+        *(route for form in forms for route in NetworkResourceRoutes(
             service.resources, form, delete_port if form.name == "port" else None).routes()),
         *(route for form in forms for route in TagRoutes(
             service.resources[form.store or form.plural], form.path).routes()),

@@ -230,7 +230,7 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
                view=rbac_policy_view),)
 
 
-class ResourceRoutes:
+class NetworkResourceRoutes:
     """The routes of one resource type of the Networking API, such as ports, and their handlers. *stores*: maps each
     resource type to the store that reads and writes its resources. *remove*: a handler of DELETE requests, to use
     instead of the method ``delete``."""

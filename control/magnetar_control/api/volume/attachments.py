@@ -16,7 +16,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from magnetar_core.values import Nullable
 
 from . import views
-from .nouns import ResourceRoutes
+from .nouns import VolumeResourceRoutes
 from .values import CONNECTOR, ID, MODE, checked_body
 
 CREATE = build_record({"instance_uuid": ID, "volume_uuid": Id(), "connector": Nullable(CONNECTOR), "mode": MODE},
@@ -24,7 +24,7 @@ CREATE = build_record({"instance_uuid": ID, "volume_uuid": Id(), "connector": Nu
 UPDATE = build_record({"connector": CONNECTOR}, "connector")
 
 
-class AttachmentRoutes(ResourceRoutes):
+class AttachmentRoutes(VolumeResourceRoutes):
     name, accepted = "attachment", 200
     filters = ("volume_id", "status", "id", "server_id")
     view = staticmethod(views.volume_attachment_view)

@@ -14,7 +14,7 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.values import Choices, Nullable, Text
 
 from . import views
-from .nouns import UPDATE, ResourceRoutes
+from .nouns import UPDATE, VolumeResourceRoutes
 from .values import ID, METADATA, NAME, NAMES, TRUTH, checked_body, name_fields
 
 #: Minor microversions: updates, metadata, and the zone of a backup.
@@ -28,7 +28,7 @@ RECORD = build_record({"backup_service": Text(1, 255), "backup_url": Text(1, 1 <
 RESET = build_record({"status": Choices("available", "error")}, "status")
 
 
-class BackupRoutes(ResourceRoutes):
+class BackupRoutes(VolumeResourceRoutes):
     """The routes of volume backups in the Block Storage API, and their handlers."""
 
     name = "backup"

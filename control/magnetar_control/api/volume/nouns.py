@@ -39,7 +39,7 @@ ALIASES = {"instance_id": "server_id", "display_name": "name"}
 UPDATE = build_record({**NAMES, "metadata": METADATA})
 
 
-class ResourceRoutes:
+class VolumeResourceRoutes:
     """The base class for the routes of one resource type of the Block Storage API, such as volumes. It contains the
     handlers that all types have. *filters*: columns by which lists can be filtered. *accepted*: the HTTP status of
     requests whose work completes later."""

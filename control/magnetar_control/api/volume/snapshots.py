@@ -12,14 +12,14 @@ from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Choices
 
 from . import views
-from .nouns import MOMENTS, ResourceRoutes
+from .nouns import MOMENTS, VolumeResourceRoutes
 from .values import METADATA, NAMES, TRUTH, checked_body, name_fields
 
 CREATE = build_record({**NAMES, "volume_id": Id(), "force": TRUTH, "metadata": METADATA}, "volume_id")
 RESET = build_record({"status": Choices("available", "error", "creating", "deleting", "error_deleting")}, "status")
 
 
-class SnapshotRoutes(ResourceRoutes):
+class SnapshotRoutes(VolumeResourceRoutes):
     name = "snapshot"
     filters = ("name", "status", "volume_id", "id", "user_id", "metadata", *MOMENTS)
     view = staticmethod(views.snapshot_view)

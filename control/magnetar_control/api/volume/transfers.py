@@ -17,7 +17,7 @@ from magnetar_core.values import Text
 from magnetar_core.versions import Version
 
 from . import views
-from .nouns import ResourceRoutes, parse_volume_listing
+from .nouns import VolumeResourceRoutes, parse_volume_listing
 from .values import NAME, TRUTH, checked_body
 
 #: The path that 3.55 brought, with options of its own, and the older one. Cinder serves both at each microversion.
@@ -41,7 +41,7 @@ CREATE_NEW = build_record({**CREATE, "no_snapshots": TRUTH}, "volume_id")
 ACCEPT = build_record({"auth_key": AuthKey(1, 255)}, "auth_key")
 
 
-class TransferRoutes(ResourceRoutes):
+class TransferRoutes(VolumeResourceRoutes):
     """The routes of volume transfers, and their handlers. *path*: the name of transfers in URLs: ``volume-transfers``,
     or ``os-volume-transfer`` for older clients."""
 

@@ -22,7 +22,7 @@ from magnetar_core.values import Choices, ListOf, Nullable, Text
 from . import views
 from .managing import UNMANAGE, UNMANAGE_BODY, unmanage_volume
 from .migrations import MIGRATE, MIGRATE_BODY, RETYPE, RETYPE_BODY, migration_actions
-from .nouns import MOMENTS, ResourceRoutes, parse_volume_listing
+from .nouns import MOMENTS, VolumeResourceRoutes, parse_volume_listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, checked_body, is_set, name_fields
 
 #: Sources of volumes that other clouds have.
@@ -103,7 +103,7 @@ MOVE_BODIES = {MIGRATE: MIGRATE_BODY, RETYPE: RETYPE_BODY, UNMANAGE: UNMANAGE_BO
 VISIBILITY = (3, 1)
 
 
-class VolumeRoutes(ResourceRoutes):
+class VolumeRoutes(VolumeResourceRoutes):
     name = "volume"
     filters = ("name", "status", "bootable", "multiattach", "availability_zone", "size", "user_id", "id", "snapshot_id",
                "source_volid", "metadata", "glance_metadata", "volume_type", "encryption_key_id", *MOMENTS)

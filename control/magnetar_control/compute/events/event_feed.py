@@ -41,7 +41,7 @@ UNSURE = 5.0
 LOOKS, BETWEEN = 5, 0.05
 
 
-class KeptEvent(NamedTuple):
+class StoredEvent(NamedTuple):
     """An event: its id in its database, and the document."""
 
     id: int
@@ -54,7 +54,7 @@ class EventSource:
     def __init__(self, name: str, database: Database, tables: Outbox, notify: Callable[[], None]) -> None:
         self.name, self.database, self.tables, self._notify = name, database, tables, notify
         self.horizon, self._lock, self._pages_lock = Horizon(tables), threading.Lock(), threading.Lock()
-        self._pages: OrderedDict[int, list[KeptEvent]] = OrderedDict()
+        self._pages: OrderedDict[int, list[StoredEvent]] = OrderedDict()
         self._failing = False
         self._check = ChangeCheck(database, UNSURE)
 
@@ -77,7 +77,7 @@ class EventSource:
             self._notify()
         return complete
 
-    def page(self, after: int) -> list[KeptEvent]:
+    def page(self, after: int) -> list[StoredEvent]:
         """Return the events after *after* that may be shown, at most ``PAGE``. Raises ``CursorExpired``."""
         newest = self.newest or 0
         if newest < after:  # of a database that was restored from an older copy
@@ -90,7 +90,7 @@ class EventSource:
             rows = fetch_stream_rows(connection, self.tables, after, newest, PAGE)
         if rows is None:
             raise CursorExpired
-        page = [KeptEvent(row.id, orjson.loads(row.message)) for row in rows]
+        page = [StoredEvent(row.id, orjson.loads(row.message)) for row in rows]
         with self._pages_lock:
             self._pages[after] = page
             while len(self._pages) > PAGES:

@@ -18,7 +18,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden
 
 from .event_cursor import NOW, OLDEST, format_cursor, parse_cursor
-from .event_feed import EventFeed, EventSource, KeptEvent
+from .event_feed import EventFeed, EventSource, StoredEvent
 
 #: Fields that only administrators see: they name hosts.
 OF_ADMINS = ("host",)
@@ -142,7 +142,7 @@ class EventStream:
     def _behind(self, source: EventSource) -> bool:
         return source.newest is not None and self.position.get(source.name, 0) < source.newest
 
-    async def _page(self, source: EventSource) -> list[KeptEvent]:
+    async def _page(self, source: EventSource) -> list[StoredEvent]:
         loop = asyncio.get_running_loop()
         reading = loop.run_in_executor(source.database.threads, source.page, self.position.get(source.name, 0))
         try:
@@ -151,7 +151,7 @@ class EventStream:
             await asyncio.sleep(TICK)
             return []
 
-    def _taken(self, source: EventSource, page: list[KeptEvent]) -> list[Document]:
+    def _taken(self, source: EventSource, page: list[StoredEvent]) -> list[Document]:
         """Return the events of *page* that the client gets, and set the position after them."""
         events = []
         for kept_event in page:

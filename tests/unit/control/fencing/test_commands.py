@@ -182,7 +182,7 @@ def test_a_host_is_known_to_be_off(site):
         fencing.check_known_off(host, [])
         with pytest.raises(Conflict, match=f"Volume volume-1 of the server lies .* `magnetar host fence {host}`; "):
             fencing.check_known_off(host, volumes)
-        with pytest.raises(Conflict, match=r"The disks of the server lie in a folder .* write to them"):
+        with pytest.raises(Conflict, match=r"The disks of the server lie on storage .* write to them"):
             fencing.check_known_off(host, [], disks=True)
     fencing.check_known_off("kvm1", volumes, fences_itself=True)
     with pytest.raises(Conflict):

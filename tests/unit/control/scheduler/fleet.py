@@ -56,11 +56,10 @@ def plainly(states, spec):
     """The definition of ``choose``, for tests and benchmarks: weights and names of all that pass, best first."""
     asked = states.filters_for(spec)
     passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
-    rows = [(*host.row(spec.mates.get(host.name, 0)), *(one.worth(host, spec) for one in states.rules.own))
-            for host in passed]
+    computed = states.rules.computed_weighers
+    rows = [(*host.row(spec.mates.get(host.name, 0)), *(one.worth(host, spec) for one in computed)) for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(*weights_of_rows([row], sum_of(host.profile, spec, states.rules.multipliers, low, high,
-                                             states.rules.own)),
+    found = [(*weights_of_rows([row], sum_of(host.profile, spec, states.rules.multipliers, low, high, computed)),
               host.name) for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))

@@ -41,6 +41,7 @@ DECODES = {
     "api/nova/servers/server_view.py": "text of lists, once for all servers that have the same",
     "backup_commands.py": "the catalogues of backups",
     "compute/adoptions/adoptions.py": "the request of a row before it is stored",
+    "compute/events/event_feed.py": "a message of the outbox, of which parts are shown",
     "compute/servers/block_devices.py": "a property of an image",
     "compute/servers/servers.py": "text of lists, for the servers with floating IPs",
     "conductor/hosts/agent_connection.py": "events of agents",
