@@ -79,7 +79,8 @@ def parse_since(text: str) -> datetime:
 
 
 def select_lines(lines: Iterable[dict[str, Any]], selection: LogFilter, most: int) -> Iterable[dict[str, Any]]:
-    """Return the last *most* of the *lines* that *selection* accepts; 0: all, as they are read."""
+    """Return the *lines* that *selection* accepts. *most*: return only the last lines, at most this number; 0: return
+    all of them, each as soon as it is read."""
     selected = (line for line in lines if selection.accepts(line))
     return deque(selected, most) if most else selected
 
@@ -129,8 +130,9 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _journal_line(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the log line in an *entry* of the journal, with its unit and machine. Text that is not of Magnetar's log,
-    as by systemd about the unit, gets the time and level of the entry. Return ``None`` for an entry without text."""
+    """Return the log line in an *entry* of the journal, with the unit and machine of the entry. Text that Magnetar did
+    not log, such as a message of systemd about the unit, gets the time and level of the entry. Return ``None`` for an
+    entry without text."""
     message = entry.get("MESSAGE")
     if isinstance(message, list):  # bytes that are no text
         message = bytes(byte for byte in message if isinstance(byte, int) and 0 <= byte < 256).decode(errors="replace")

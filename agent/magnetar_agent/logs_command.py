@@ -63,8 +63,8 @@ def run_logs_command(options: argparse.Namespace) -> int:
 
 
 def _read_file(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the log lines of the file *name*, or of the input. Raises ``InvalidField`` for a file that cannot be
-    read."""
+    """Yield the log lines of the file *name*; ``-`` is the standard input. Raises ``InvalidField`` for a file that
+    cannot be read."""
     try:
         with contextlib.nullcontext(sys.stdin) if name == STDIN else Path(name).open(
                 encoding="utf-8", errors="replace") as texts:

@@ -32,7 +32,8 @@ def report_simulation(simulation: Simulation) -> None:
 
 
 def _setting_lines(settings: AgentSettings) -> Iterator[str]:
-    """Yield a line for each setting. No setting of the agent has a secret: they name the files that have some."""
+    """Yield a line for each setting. The settings of the agent contain no secrets, only the names of files that contain
+    secrets."""
     for setting in describe_agent_settings(settings):
         yield f"{setting['key']}: {setting['value']}"
 

@@ -58,7 +58,9 @@ def run_host_adopt(options: argparse.Namespace) -> int:
 
 
 def _requested_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of the request that *options* give. Raises ``InvalidField``."""
+    """Return the fields of an adoption request, such as ``project`` and ``flavor``, from the command line *options*.
+    Empty fields are left out. Raises ``InvalidField`` if a required option is missing, or an option is malformed or
+    does not fit the others."""
     if options.server_name and len(options.domain) != 1:
         raise InvalidField("--server-name", "is for one domain; name it")
     if not options.domain and (options.yes or options.release):

@@ -82,8 +82,8 @@ class Announcement:
 
     def check(self) -> None:
         """Check that this process is compatible with the cloud. Raises ``ProcessTooOld`` if the cloud already uses a
-        feature that the release of this process lacks, or if another running process is more than one release older or
-        newer."""
+        feature that the release of this process lacks. Also raises ``ProcessTooOld`` if this process and another
+        running process are more than one release apart, whichever of the two is newer."""
         me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
         with self._store.api.read() as connection:
             marks = fetch_capability_marks(connection)
@@ -104,7 +104,8 @@ def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:
 
 
 def _refuse_other_process(me: ProcessRow, other: ProcessRow) -> None:
-    """Raise ``ProcessTooOld`` if the releases of two processes are more than one apart."""
+    """Raise ``ProcessTooOld`` if the releases of *me* (this process) and *other* are more than one apart, whichever of
+    the two processes is newer."""
     reason = explain_distant_releases((me.title(), me.release), (other.title(), other.release))
     if reason is None:
         return
@@ -135,8 +136,8 @@ class AnnouncingThread:
 
 
 def renew_or_end(announcement: Announcement) -> None:
-    """Renew the announcement of this process. If this process is too old for the other running processes, send it
-    SIGTERM, so that it stops. Database errors are only logged."""
+    """Renew the announcement of this process. If the renewal raises ``ProcessTooOld``, send SIGTERM to this process, so
+    that this process stops. Database errors are only logged."""
     try:
         announcement.renew()
     except ProcessTooOld as error:

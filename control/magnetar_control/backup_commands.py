@@ -69,8 +69,9 @@ def run_backup_import(options: argparse.Namespace) -> int:
 
 
 def read_backup_catalogues(catalogues: Iterator[tuple[str, str | Exception]]) -> tuple[list[Document], list[str]]:
-    """Parse *catalogues*: pairs of a file's place, and its text or why it cannot be read. Return two lists: a backup
-    record for each valid file, and an error text for each invalid one."""
+    """Parse *catalogues*, the files ``backup.json`` with the metadata of backups, as pairs: the file's path or URL, and
+    the file's text or the error of reading it. Return two lists: a backup record for each valid file, and an error text
+    for each invalid or unreadable file."""
     from magnetar_control.services.volume.backups import catalogue_record
 
     records, errors = [], []
@@ -85,8 +86,9 @@ def read_backup_catalogues(catalogues: Iterator[tuple[str, str | Exception]]) ->
 
 
 def _catalogue_texts(options: argparse.Namespace) -> Iterator[tuple[str, str | Exception]]:
-    """Yield place and text of each catalogue in the source that *options* name. Raises ``InvalidSettings`` if there is
-    no such source, and ``Unreachable`` if the object store refuses."""
+    """Yield (path or URL, text) of each catalogue, the file ``backup.json`` with a backup's metadata, in the source in
+    *options*. An unreadable file has the error in place of the text. Raises ``InvalidSettings`` if there is no such
+    source, and ``Unreachable`` if the object store refuses."""
     if options.source.startswith(S3):
         yield from _bucket_catalogues(_bucket_location(options))
         return
@@ -101,7 +103,8 @@ def _catalogue_texts(options: argparse.Namespace) -> Iterator[tuple[str, str | E
 
 
 def _bucket_location(options: argparse.Namespace) -> S3Location:
-    """Return the place in an object store that *options* name. Raises ``InvalidSettings``."""
+    """Return the location of the bucket in an object store, from the command line *options*. Raises ``InvalidSettings``
+    for an invalid value."""
     from magnetar_core.http import s3_location
 
     bucket, _slash, prefix = options.source.removeprefix(S3).rstrip("/").partition("/")
@@ -116,7 +119,9 @@ def _bucket_location(options: argparse.Namespace) -> S3Location:
 
 
 def _bucket_catalogues(location: S3Location) -> Iterator[tuple[str, str | Exception]]:
-    """Yield place and text of each catalogue in a bucket. A backup without a catalogue is incomplete, and left out."""
+    """Yield (URL, text) of each catalogue, the file ``backup.json`` with a backup's metadata, in a bucket. The error is
+    in place of a text that is not UTF-8. A backup without a catalogue is incomplete, and left out. Raises
+    ``Unreachable``."""
     from magnetar_core.http.s3 import S3Bucket, S3Error
 
     bucket = S3Bucket(location)

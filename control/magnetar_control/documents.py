@@ -36,8 +36,8 @@ class FlavorOfServer(TypedDict):
 
 
 class ImageOfServer(TypedDict, total=False):
-    """The fields of a server's image that are stored with the server, and the server's machine type (``machine``).
-    Without an image only ``machine`` may be present."""
+    """The fields of a server's image that are stored with the server, and the server's machine type (``machine``). If
+    the server has no image, only ``machine`` may be present."""
 
     properties: ReadOnly[Mapping[str, Any]]
     min_disk: ReadOnly[int | None]

@@ -36,8 +36,8 @@ SILENT = 15.0
 class CellHealth:
     """The health of one cell. ``up``: whether its database answers. ``queue``: number of actions by state. ``oldest``:
     age of the oldest queued action in seconds. ``hosts``: number of hosts by state (up, down, disabled). ``claimed``,
-    ``claimable``: amounts on all hosts by resource. ``incidents``: number of open incidents (hosts that died) by state.
-    """
+    ``claimable``: by resource, the amount that is claimed, and the amount that may be claimed, on all hosts of the cell
+    together. ``incidents``: number of open incidents (hosts that died) by state."""
 
     name: str
     up: bool = False
@@ -77,7 +77,7 @@ class Health:
         self.stopping = False
 
     def stop(self) -> None:
-        """Report from now on that this process stops."""
+        """Mark this process as stopping, so that ``GET /healthz`` responds with status 503 from now on."""
         self.stopping = True
 
     def read(self) -> CloudHealth:

@@ -117,8 +117,8 @@ class Metrics:
             (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Return an empty list. prometheus_client calls this at registration; without this method, prometheus_client
-        would call ``collect``."""
+        """Return an empty list. prometheus_client calls this at registration. Without this method it would call
+        ``collect`` instead, and so query the databases already at registration."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -142,8 +142,8 @@ class _Gauges:
         self.collect = gauges
 
     def describe(self) -> list[Metric]:
-        """Return an empty list. prometheus_client calls this at registration; without this method, prometheus_client
-        would call ``collect``."""
+        """Return an empty list. prometheus_client calls this at registration. Without this method it would call
+        ``collect`` instead, and so call *gauges* already at registration."""
         return []
 
 

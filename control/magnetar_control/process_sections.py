@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def reporting_parts(parts: Parts) -> Iterator[None]:
-    """Describe *parts* in reports of this process while the ``with`` block runs, and write reports to the folder in
-    their settings."""
+    """Add sections about *parts* to the reports of this process while the ``with`` block runs. The process writes a
+    report about itself when it gets SIGUSR2. During the block, reports are written to the folder in the setting
+    ``report_dir``."""
     REPORT.folder = lambda: parts.settings.report_dir
     for title, describe in SECTIONS.items():
         REPORT.add_section(title, lambda describe=describe: describe(parts))  # type: ignore[misc]

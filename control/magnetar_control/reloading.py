@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def changed_settings(before: Settings, after: Settings) -> list[str]:
-    """Return the names of the settings that differ, sorted."""
+    """Return the names of the settings that have different values in *before* and *after*, sorted."""
     return sorted(setting.name for setting in dataclasses.fields(Settings)
                   if getattr(before, setting.name) != getattr(after, setting.name))
 

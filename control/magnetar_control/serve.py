@@ -386,8 +386,8 @@ def _tune_process() -> None:
 
 class ApiServer(uvicorn.Server):
     """A uvicorn server that runs its periodic tasks only once a second, to save CPU time, and still stops immediately
-    at a signal. *ready*: called when it accepts requests. *drain*: called at SIGTERM; returns the seconds for which it
-    still accepts them."""
+    at a signal. *ready*: called when the server begins to serve. *drain*: called at the first SIGTERM; returns for how
+    many seconds the server still accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], drain: Callable[[], float]) -> None:
         super().__init__(config)
@@ -405,8 +405,9 @@ class ApiServer(uvicorn.Server):
                 await asyncio.wait_for(self._end.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Override ``uvicorn.Server.handle_exit``: drain at the first SIGTERM, and wake the server up at its end. Any
-        other signal ends the server without a delay."""
+        """Override ``uvicorn.Server.handle_exit``. At the first SIGTERM, call *drain* of the constructor, and stop the
+        server after the number of seconds that *drain* returns. Stop the server without a delay at any other signal,
+        and at a second SIGTERM."""
         if sig == signal.SIGTERM and not self._draining and self._loop is not None:
             self._draining = True
             if (seconds := self._drain()) > 0:
@@ -436,7 +437,7 @@ def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[socket.socket] | None = None,
                    ready: Callable[[], None] = lambda: None) -> None:
-    """Serve the API until SIGTERM and for ``api_stop_delay`` more, and complete the requests in progress. *sockets*:
+    """Serve the API until ``api_stop_delay`` seconds after SIGTERM, and complete the requests in progress. *sockets*:
     the sockets to listen on; by default the address in the settings. *ready*: called when the server listens."""
     host, _colon, port = settings.listen.rpartition(":")
     # A proxy holds all of its clients' connections: their requests are counted instead, by the address that it reports.

@@ -386,8 +386,8 @@ class Settings:
 
     @property
     def spread(self) -> bool:
-        """Return whether there are several cells: then they are created with `magnetar cell create`, and not from these
-        settings."""
+        """Return whether the cloud can have several cells, created with `magnetar cell create` instead of from these
+        settings: ``database_url`` is set, and ``cell_database_url`` is not."""
         return self.database_url is not None and self.cell_database_url is None
 
     @property

@@ -56,8 +56,8 @@ class UpgradeFinding(NamedTuple):
 
 @dataclass
 class CheckedCloud:
-    """The settings, databases and files that the upgrade checks read. *backup*: a file of the newest backup, if given.
-    """
+    """The settings, databases and files that the upgrade checks read. *backup*: a file of the newest backup, from the
+    option ``--backup``; ``None`` without this option."""
 
     settings: Settings
     store: Store
@@ -152,7 +152,8 @@ def check_cells(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield a finding about hosts without an inventory of CPUs and memory, which the scheduler never chooses."""
+    """Yield a finding about hosts for which no CPUs or no memory are stored. The scheduler never chooses these hosts.
+    """
     empty = sorted(host.name for host in cloud.hosts if not host.vcpus or not host.memory_mb)
     if empty:
         yield UpgradeFinding(WARNING, f"The agent of {abbreviate_names(empty)} has never reported CPUs and memory, so "
@@ -161,7 +162,7 @@ def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield findings about agents of a release that is neither this one nor the one before."""
+    """Yield findings about agents that have neither the release of this command nor the previous release."""
     here = release_number(installed_version())
     far: dict[str, list[str]] = {}
     for host in cloud.hosts:
@@ -217,7 +218,8 @@ def check_database_room(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield findings about certificates of the settings that cannot be read, have expired, or will expire soon."""
+    """Yield findings about certificate files from the settings: files that cannot be read, and certificates that have
+    expired or will expire soon."""
     settings, now = cloud.settings, datetime.now(UTC)
     for name in ("tls_cert", "agent_client_cert", "agent_ca_cert"):
         path = getattr(settings, name)
@@ -236,7 +238,8 @@ def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield a finding if the backup is missing, empty or old, because an upgrade of the tables cannot be undone."""
+    """Yield a finding if the option ``--backup`` is missing, or its file cannot be read, is empty, or is older than
+    ``BACKUP_HOURS``. A backup is needed, because an upgrade of the tables cannot be undone."""
     if cloud.backup is None:
         yield UpgradeFinding(WARNING, "No backup was named, and tables are not downgraded. Make one "
                                       "(docs/howto/back-up-and-restore-a-cloud.md), and name it with --backup FILE.")

@@ -24,8 +24,8 @@ from .data_migrations import BatchResult, DataMigrator
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process and the capabilities (features that older releases lack) that it lacks, but that the newest processes
-    of the same kind have."""
+    """A process and its missing capabilities: features that other processes of the same kind have, or that this release
+    has, but that the process lacks."""
 
     process: ProcessRow
     lacks: Sequence[str]

@@ -171,8 +171,8 @@ class _CheckedTask:
 
 def _has_agent(task_vars):
     """Return whether the task's host has an agent. This is so if the agent's socket exists on this machine, or if the
-    inventory has the host in the group kvm_hosts, with an endpoint, or with variables of the role agent.
-    """
+    inventory has the host in the group kvm_hosts. It is also so if the inventory has an endpoint without a cloud, or
+    variables of the role agent, for the host."""
     if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
         return True
     return bool(task_vars.get("magnetar_endpoint") and not task_vars.get("magnetar_cloud")) or any(
@@ -203,9 +203,9 @@ def _user():
 
 
 def _mode(task_vars):
-    """Return whether modules run directly, in Ansible's own process (auto, always or never), from the variable
-    ``magnetar_direct``, the environment variable ``MAGNETAR_DIRECT``, or ansible.cfg.
-    """
+    """Return the mode of direct execution, that is, running modules in Ansible's own process: auto (the default),
+    always or never. The mode comes from the variable ``magnetar_direct``, else from the environment variable
+    ``MAGNETAR_DIRECT``, else from ansible.cfg."""
     mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
     if str(mode).lower() in DIRECT:
         return str(mode).lower()

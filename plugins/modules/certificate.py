@@ -131,7 +131,7 @@ SKEW = dt.timedelta(hours=1)
 
 
 class Failure(Exception):
-    """The certificate cannot be made; the text has the reason and a remedy."""
+    """The error for a certificate that cannot be issued. The message has the reason and a remedy."""
 
 
 def read_certificate_file(path):
@@ -146,8 +146,8 @@ def read_certificate_file(path):
 
 
 def write_certificate_file(path, content, mode):
-    """Write *content* (bytes) atomically to the file *path* with the permissions *mode*. Missing folders are created
-    for their owner only."""
+    """Write *content* (bytes) atomically to the file *path* with the permissions *mode*. Missing directories are
+    created. Only the owner can access the directory of the file, if it is new."""
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=folder)

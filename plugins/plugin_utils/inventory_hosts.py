@@ -32,9 +32,11 @@ def deduplicate_servers(servers: Iterable[Server]) -> list[Server]:
 
 def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Return two values: the inventory host name of each server, as ``{uuid: name}``; and a sorted list of the names
-    that several servers would have. A name is the value of the first key in *preferences* that the server has.
+    that several servers would have. A name is the value of the first key in *preferences* that the server has; without
+    such a value, it is the server's uuid.
 
-    If several servers would have the same name, the beginning of each server's uuid is appended to its name.
+    If several servers would have the same name, the beginning of each server's uuid is appended to its name. The whole
+    uuid is appended if the beginning does not make the name unique.
     """
     keys = (*preferences, "id")
     wished = {server["id"]: next((text for key in keys for text in values_for_key(server, key)), server["id"])

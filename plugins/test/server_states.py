@@ -23,9 +23,9 @@ STATES = {"running": ("power_state", RUNNING), "stopped": ("power_state", OFF), 
 
 
 def server_of_value(value, name):
-    """Return the server in *value*: a server, or a module result with exactly one server. *name*: the name of the Jinja
-    test, for the error. Raises ``AnsibleFilterError``.
-    """
+    """Return the server in *value*: a server, a module result with exactly one server, or a mapping with a server under
+    the key ``server`` or ``magnetar``. *name*: the name of the Jinja test, for the error. Raises
+    ``AnsibleFilterError``."""
     if isinstance(value, Mapping):
         for key in ("server", "magnetar"):
             if isinstance(value.get(key), Mapping):

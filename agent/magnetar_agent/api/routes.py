@@ -61,7 +61,7 @@ BODY_SECONDS = 120.0
 # Reading requests -----------------------------------------------------------------------------------------------
 def read_query(request: Request, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
     """Return the query parameters of *request*. *readers*: for each permitted parameter, the function that converts its
-    value. Raises an error for unknown and repeated parameters."""
+    value. Raises ``InvalidRequest`` for an unknown or repeated parameter, and ``InvalidField`` for an invalid value."""
     return read_parameters(request.query_params.multi_items(), readers)
 
 
@@ -90,8 +90,8 @@ async def read_json_body(request: Request, limit: int) -> Any:
 
 
 def parse_json_body(content: bytes) -> Any:
-    """Return *content*, decoded from JSON. Raises an error for NaN, infinities, lone surrogates and too deep nesting.
-    """
+    """Return *content*, decoded from JSON. Raises ``InvalidRequest`` for a syntax error, NaN, infinities, lone
+    surrogates and too deep nesting."""
     try:
         parsed = json.loads(content, parse_constant=_constant)
         if b"\\ud" in content or b"\\uD" in content:

@@ -113,8 +113,8 @@ def unix_socket(path: Path, group: str) -> socket.socket:
 
 
 def tcp_socket(address: tuple[str, int]) -> socket.socket:
-    """Return a TCP socket that listens on *address* (host, port). Accepted connections inherit its options (tcp(7),
-    socket(7))."""
+    """Return a TCP socket that listens on *address* (host, port). The kernel copies its TCP options (keepalive,
+    timeout, ``TCP_NODELAY``) to accepted connections (tcp(7), socket(7)). Raises ``CannotStart``."""
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         server_socket = socket.create_server(address, family=family, backlog=128)

@@ -300,8 +300,8 @@ class Feed:
 
 
 def _watched_state(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """Return the data of a server whose changes cause events: (requested fields and stored state, as ``_public``
-    selects them; the state as events show it; whether the server is being deleted)."""
+    """Return the data of a server that must be compared to find out whether to send an event: (requested fields and
+    stored state, from ``_public``; the state as events show it; whether the server is being deleted)."""
     password = document.state.get(PASSWORD)
     shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
     return _public(document), shown_fields, document.deleting

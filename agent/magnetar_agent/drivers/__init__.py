@@ -59,7 +59,7 @@ class Driver(Protocol):
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return data about the host that many ``observe`` calls can share; ``None`` if ``observe`` needs none.
-        *document*: read only the data for this resource."""
+        *document*: return data for this resource only; ``None``: for all resources."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the fields of a stored resource as they are on the host now; ``None`` if nothing of the resource

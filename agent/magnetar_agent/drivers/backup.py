@@ -68,8 +68,8 @@ class BackupDriver(DocumentDriver):
         return completed
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return whether all backups are read, and not only *document*: then an object store is asked for none of
-        them."""
+        """Return true if the caller observes all backups, and false if it observes only *document*. If true,
+        ``observe`` does not ask an object store about each backup, but assumes that complete backups are there."""
         return document is None
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
@@ -144,7 +144,8 @@ def _check_volume_of_snapshot(host: LocalHost, completed: Fields) -> None:
 
 
 def _make(task: Task) -> None:
-    """Write the backup's files, or use a backup that exists already."""
+    """Write the backup's files from its volume or snapshot. If it has neither, use the files with its uuid that are in
+    the backup target already."""
     host, document = task.host, task.document
     target, want, state = backups.usable_target(host), document.want, document.state
     field = next((name for name in SOURCES if want[name] is not None), None)

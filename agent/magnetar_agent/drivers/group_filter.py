@@ -28,8 +28,9 @@ class GroupFilterDriver(DocumentDriver):
         super().__init__(GroupFilter)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested fields *want* with checked rules and normalized IP addresses. *document*: the stored
-        group; ``None`` for a new one. Raises ``InvalidField``."""
+        """Return the requested fields *want* with checked rules and normalized IP addresses. If *want* has an older
+        revision than *document*, return the stored fields with the requested name. *document*: the stored group;
+        ``None`` for a new one. Raises ``InvalidField``."""
         if document is not None and want["revision"] < document.want["revision"]:
             return {**document.want, "name": want["name"]}
         rules = [_checked(rule, f"rules[{at}]") for at, rule in enumerate(want["rules"])]

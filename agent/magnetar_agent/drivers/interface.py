@@ -49,9 +49,9 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC with the fields *want* to its server, or change the NIC if the server has it; if *want* is
-        ``None``, remove the NIC *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its
-        uuid). *permissions*: the caller's options; ``on_immutable`` is the policy for changes of fixed fields
+        """Add the NIC with the fields *want* to its server, or change the NIC if the server has it. If *want* is
+        ``None``, remove the NIC *key*: ``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or the
+        NIC's uuid. *permissions*: the caller's options; ``on_immutable`` is the policy for changes of fixed fields
         (``fail``, ``ignore`` or ``recreate``). Return the steps and differences; with *dry_run*, the steps are only
         planned."""
         if want is None:
@@ -158,8 +158,8 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
-    """Return the items of *nics* that *requested_nic* identifies: by its MAC if it has one, otherwise by its network,
-    bridge, port and physical network."""
+    """Return the items of *nics* with the same MAC as *requested_nic*. If *requested_nic* has no MAC, return the items
+    that have the same network, bridge, port and physical network (all four)."""
     if "mac" in requested_nic:
         return [nic for nic in nics if nic["mac"] == requested_nic["mac"]]
     return [nic for nic in nics if all(nic.get(name) == requested_nic.get(name) for name in PLUGS)]

@@ -58,7 +58,8 @@ class ServerExportDriver(DocumentDriver):
         return {**completed, "server": server.id}
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if the export in *want* cannot be written, before the present one is removed."""
+        """Raise an error if the requested export *want* cannot be written: its server is missing or cannot be exported
+        now, or a new folder is not empty. Called before the stored export *document* is removed."""
         server = host.documents.standing(Server.noun, want["server"])
         if server is None:
             raise InvalidField("server", "must name a server of this host", want["server"])
@@ -95,8 +96,8 @@ def _check_possible(host: LocalHost, server: Document, folder: Path) -> None:
 
 
 def _has_files(document: Document) -> bool:
-    """Return whether the export is complete and in its folder. Its list of checksums is written last, and removed
-    first."""
+    """Return whether the export is complete and its file of checksums is in its folder. This file is written after all
+    other files, and removed before them."""
     return bool(document.state.get("made")) and (Path(document.want["folder"]) / export_folder.CHECKSUMS).is_file()
 
 

@@ -108,7 +108,7 @@ class VolumeDriver(DocumentDriver):
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return the documents of the attachments of all volumes, to servers of this and of other hosts, as a dict
-        ``{volume: {server: document}}`` with uuids as keys."""
+        ``{volume: {server: document}}`` with uuids as keys. *document*: not used."""
         holders_by_volume: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
             for holder in host.documents.list(noun):
@@ -117,9 +117,9 @@ class VolumeDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
-        ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and, only while the
-        content moves between two pools, ``moving`` (a dict: the second of these pools, as the field ``pool`` names the
-        first; and the content's format in the second pool). *snapshot*: not used."""
+        ``bytes`` (its size), and ``reimaged`` (the value of ``reimage`` that was last carried out). While the content
+        moves between two pools, also return ``moving``: a dict with the pool that the field ``pool`` does not name, and
+        the content's format in that pool. *snapshot*: not used."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
@@ -294,7 +294,8 @@ def _content(host: LocalHost, document: Document, pool: str | None) -> Fields:
 
 
 def _make(task: Task) -> None:
-    """Create the volume's content: empty, or copied from its source."""
+    """Create the volume's content: empty, or copied from its source. If the document's field ``adopt`` or ``existing``
+    is set, take over content that is already in the pool."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
     if want.get("adopt"):

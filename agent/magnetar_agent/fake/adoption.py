@@ -12,8 +12,8 @@ from .state import State, parse_domain
 
 
 class Adoptions(State):
-    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for domains that other
-    programs have defined."""
+    """A base class of ``FakeHypervisor``, the fake hypervisor for tests. It has the methods of ``LocalHypervisor`` for
+    domains that other programs have defined."""
 
     def autostarts(self, uuid: str, autostart: bool = True) -> None:
         """Simulate ``virsh autostart``: libvirt will start the domain when the host boots, or not if *autostart* is

@@ -28,7 +28,8 @@ BREAK = "[break]"
 
 
 class Consoles(Domains):
-    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for consoles."""
+    """A base class of ``FakeHypervisor``, the fake hypervisor for tests. It has the methods of ``LocalHypervisor`` for
+    consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
         with self._call("open_graphics"):

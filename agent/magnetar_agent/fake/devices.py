@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Devices(State):
-    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for devices of running
-    domains, and for mediated devices. Mediated devices are stored in memory only."""
+    """A base class of ``FakeHypervisor``, the fake hypervisor for tests. It has the methods of ``LocalHypervisor`` for
+    devices of running domains, and for mediated devices. Mediated devices are stored in memory only."""
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:

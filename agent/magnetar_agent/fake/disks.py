@@ -28,7 +28,8 @@ LUKS = 2
 
 
 class Disks(Exports):
-    """A base class of ``FakeHypervisor``, the fake for tests: its ``LocalHypervisor`` methods for disks."""
+    """A base class of ``FakeHypervisor``, the fake hypervisor for tests. It has the methods of ``LocalHypervisor`` for
+    disks."""
 
     #: The last injection into guests' disks, by path; the parts that cannot be written, each with the reason; an error
     #: for all.

@@ -89,8 +89,8 @@ def _size(disk: Disk) -> int:
 
 
 def _give(domain: FakeDomain, target: str, xml: str) -> None:
-    """Replace the source of the disk with the device name *target* by the source in the disk element *xml*, in the
-    running domain and in its definition."""
+    """Give the disk with the device name *target* (such as vda) a new source, in the running domain and in its
+    definition. *xml*: a disk element with the new source."""
     new = ET.fromstring(xml)  # noqa: S314 (made here)
     domain.live, domain.xml = (_with_source(definition, target, new) for definition in (domain.live, domain.xml))
 

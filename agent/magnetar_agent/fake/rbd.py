@@ -107,7 +107,8 @@ class FakeRbdPool:
                     (self.folder / f"{name}{end}").unlink(missing_ok=True)
 
     def _note(self, name: str) -> Path:
-        """Return the path of the note of an image, in a folder next to the pool's."""
+        """Return the path of the file with the text that ``annotate`` stores for the image *name*. The file is in a
+        folder beside the folder of the pool."""
         folder = self.folder.resolve().with_name(f"{self.folder.name}@notes")
         folder.mkdir(exist_ok=True)
         return folder / name

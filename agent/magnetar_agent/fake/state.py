@@ -184,9 +184,9 @@ class State:
         """Do nothing. Subclasses override this to handle *event*, such as closing the consoles of a stopped domain."""
 
     def _names(self) -> list[str]:
-        """Return the names of all domains, networks and DHCP reservations, as in ``_change``, to store their states in
-        the journal (the file of the fake's state). Networks precede their DHCP reservations, so that they can be loaded
-        in this order."""
+        """Return the names of all domains, networks and DHCP reservations, and ``copies``, in the form that ``_change``
+        describes. They are used to write the journal (the file of the fake's state). Networks precede their DHCP
+        reservations, so that they can be loaded in this order."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
                 *(host_of(name, mac) for name, network in self._networks.items() for mac in network.hosts), "copies"]
 

@@ -33,8 +33,8 @@ class CpuMode(NamedTuple):
 
 
 class CpuChoices(NamedTuple):
-    """The CPU modes that guests can have, and the CPU models that libvirt knows. *models*: by name of the model,
-    whether this host can provide it."""
+    """The CPU modes that guests can have, and the CPU models that libvirt knows. *models*: maps the name of each model
+    to whether this host can provide the model."""
 
     modes: frozenset[str]
     models: Mapping[str, bool]

@@ -173,8 +173,8 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
             physical_functions: dict[str, tuple[str, dict[str, int]]]) -> RemoteFunction | None:
     """Return the identity of *device* as a virtual function of a SmartNIC; ``None`` if serial number, MAC or function
     number is unknown. *serials*: serial number of the card by PCI address. *physical_functions*: a cache that this
-    function fills: by the address of a physical function, its MAC and the numbers of its virtual functions by address.
-    """
+    function fills. It maps the PCI address of a physical function to a pair: the MAC, and the numbers of the virtual
+    functions by PCI address."""
     if device.parent not in physical_functions:
         physical_functions[device.parent] = mac_address(sysfs, device.parent), _functions_of(sysfs, device.parent)
     mac, numbers = physical_functions[device.parent]
@@ -246,8 +246,9 @@ class FunctionOf(NamedTuple):
 
 
 def card_of_function(sysfs: Path, address: str) -> FunctionOf | None:
-    """Return network device and number of the virtual function at the PCI *address*; ``None`` if there is no such
-    function, or its physical function has no network device. *sysfs*: the path of /sys."""
+    """Return the number of the virtual function at the PCI *address*, and the network device of its physical function.
+    Return ``None`` if there is no virtual function at *address*, or if the physical function has no network device.
+    *sysfs*: the path of /sys."""
     devices = sysfs / "bus/pci/devices"
     parent = _parent(devices / address)
     card = network_device(sysfs, parent) if parent else ""

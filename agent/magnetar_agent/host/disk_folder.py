@@ -46,8 +46,9 @@ def is_disk_folder_shared(host: LocalHost) -> bool:
 
 
 def read_host_owner(host: LocalHost) -> str:
-    """Return the uuid that names this host as an owner of servers' disks on shared storage. The first call draws it.
-    It is another one after the state folder was lost, since such a host has no servers any more."""
+    """Return the uuid that names this host as an owner of servers' disks on shared storage. The first call stores a
+    random uuid in the state folder. If the state folder is lost, the host gets a new uuid. The documents of its servers
+    are then lost too."""
     path = Path(host.settings.state_dir) / OWNER
     with _MAKING:
         return _read(path) or _draw(path)

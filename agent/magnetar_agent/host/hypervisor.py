@@ -39,9 +39,9 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The observed state of a libvirt domain. *owned*: its metadata has Magnetar's element with the domain's own *uuid*
-    (a clone has the original's). *adopted*: it is owned, but another program has defined it, so Magnetar never changes
-    its definition.
+    """The observed state of a libvirt domain. *owned*: the domain's metadata has Magnetar's element with the domain's
+    own *uuid*. A clone is not owned: its element has the uuid of the original domain. *adopted*: another program has
+    defined the owned domain. Magnetar then changes nothing but its own element in the definition.
 
     *reason* is the cause of the state: ``guest`` (the guest shut itself down), ``outside`` (another program destroyed
     it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
@@ -78,8 +78,8 @@ class Domain:
 @dataclass(frozen=True)
 class DomainSpec:
     """The desired state of a domain, from which the template ``domain.xml.j2`` makes libvirt's XML
-    (``virt.domain.domain``). *hardware*: those of the server's hardware fields (made from extra specs and image
-    properties, see ``core.hardware.rows``) that differ from the defaults."""
+    (``virt.domain.domain``). *hardware*: the server's hardware fields that differ from the defaults. Hardware fields
+    are made from extra specs and image properties, see ``core.hardware.rows``."""
 
     uuid: str
     name: str

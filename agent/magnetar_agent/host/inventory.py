@@ -80,7 +80,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 
 def _disk_storage(host: LocalHost, room: own_disks.Room) -> dict[str, Any]:
-    """Return the host's fields that say where its servers' disks are. *room*: the room for new ones."""
+    """Return the host's fields ``local_disks``, ``disk_folder`` and ``disk_pool``, which say where its servers' disks
+    are. *room*: the storage for new disks; its *reason* says why that storage cannot be used."""
     return {"local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
                             "reason": room.reason},
             "disk_folder": disk_folder_fields(host), "disk_pool": rbd_owner.report_disk_pool(host)}

@@ -22,8 +22,8 @@ class Nic:
     network device (macvtap), or of the vDPA character device.
 
     *place*: bus and address in the guest, once libvirt has assigned them. *tap*: the tap device on the host. *port*:
-    the interface id in OVN, set if *bridge* is an Open vSwitch bridge. *mtu*: of tap and NIC; 0 for the bridge's.
-    *checksums*: whether the guest may use checksum and segmentation offload.
+    the interface id in OVN, set if *bridge* is an Open vSwitch bridge. *mtu*: the MTU of the tap and of the guest's
+    NIC; 0 for the MTU of the bridge. *checksums*: whether the guest may use checksum and segmentation offload.
 
     *queues*, *packed* (ring layout), *iommu* and *bandwidth* (see ``hardware.limits``) are computed from the server's
     hardware fields. They are not read back from the domain.
@@ -113,8 +113,9 @@ class Lease:
 class Tap:
     """The tap device of a NIC of a running server.
 
-    *index*: the kernel's interface index, which is never reused. *switched*: the tap is in Open vSwitch, not in a
-    bridge of the kernel; *bridge_index* is then the tap's own index.
+    *index*: the kernel's interface index of the tap, which is never reused. *bridge_index*: the interface index of
+    *bridge*. *switched*: the tap is in Open vSwitch, not in a bridge of the kernel; *bridge_index* is then the
+    interface index of the tap.
     """
 
     server: str
@@ -298,7 +299,7 @@ class HypervisorNetworks(Protocol):
         Magnetar."""
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Replace the packet filter in the kernel by *desired*, in one transaction; if *desired* has no ports and
+        """Replace the packet filter in the kernel by *desired*, in one transaction. If *desired* has neither ports nor
         bridges, remove the filter. *loaded*: the filter that is in the kernel now, so that only the difference is sent;
         ``None``: unknown. Addresses that the filter has learned from DHCP are kept."""
 

@@ -301,8 +301,9 @@ class PowerSync:
 
     def _begin(self, later: list[Document]) -> None:
         """Start background operations that finish the interrupted changes of the resources in *later*, a list of their
-        documents. If a document contains the uuid of a document before it in the list (a server contains the uuids of
-        its volumes), its operation first waits for the operation of that document."""
+        documents. An operation first waits for the operations of all earlier documents in *later* that its own document
+        refers to by uuid. For example, a server waits for its volumes. Documents that still have a running operation of
+        this kind are skipped."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
-    """Return a socket bound to *path*, with mode 0660 and the group *gid* (-1: the process's). Raises ``OSError``.
-    Until the group is set, only the owner may use the socket: before the call of bind, the mode of the socket's inode
-    is set, and Linux gives the new file this mode (unix(7)). A umask would apply to all threads of the process."""
+    """Return a socket bound to *path*, with mode 0660 and the group *gid* (-1: the group of the process). Raises
+    ``OSError``. Until the group is set, only the owner may use the socket: the socket gets the mode 0600 before
+    ``bind``, and Linux gives the new file this mode (unix(7)). The umask is not used for this, because it would also
+    affect files that other threads create meanwhile."""
     unix_socket = socket.socket(socket.AF_UNIX)
     try:
         os.fchmod(unix_socket.fileno(), 0o600)

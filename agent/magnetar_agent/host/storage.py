@@ -193,10 +193,12 @@ class RbdPool(Protocol):
         notice that a QEMU process has died."""
 
     def rename(self, name: str, new_name: str) -> None:
-        """Rename an image. Who has it open keeps it open. Raises ``Conflict`` when the image *new_name* exists."""
+        """Rename the image *name* to *new_name*. Clients that have the image open keep it open. Raises ``Conflict``
+        when the image *new_name* exists."""
 
     def annotate(self, name: str, note: str) -> None:
-        """Store the text *note* with an image, in place of an earlier one. A rename keeps it, a clone does not."""
+        """Store the text *note* with the image *name*, in place of an earlier text. A renamed image keeps the text; a
+        clone of the image does not get it."""
 
     def annotation(self, name: str) -> str | None:
         """Return the text that ``annotate`` has stored with an image; ``None`` if there is no text or no image."""
@@ -216,8 +218,8 @@ class RbdPool(Protocol):
 
 
 class HypervisorStorage(Protocol):
-    """The methods of ``LocalHypervisor`` for libvirt storage pools. Every method raises ``Conflict`` when there is no
-    pool with that name, or the pool is not running."""
+    """The methods of ``LocalHypervisor`` for libvirt storage pools. Every method with the argument *pool* raises
+    ``Conflict`` when no storage pool has this name, or when the pool is not running."""
 
     def check_pool(self, pool: str) -> None:
         """Raise ``Conflict`` when there is no pool named *pool*, or the pool is not running."""
@@ -271,10 +273,10 @@ class HypervisorDisks(Protocol):
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
         """Create an empty disk, or an overlay on *backing*, atomically.
 
-        *label*: create a file system: ``swap`` for a swap area, otherwise an ext4 file system with this label. *key*:
-        encrypt the disk; required for the format luks. In a qcow2, it encrypts the content, but not the data of
-        *backing*. *flushed*: flush the file to disk; otherwise the caller must (``Task.note``). The caller must always
-        flush the folder.
+        *label*: the label of an ext4 file system to create on the disk; ``swap`` creates a swap area instead, ``None``
+        neither. *key*: encrypts the disk; required for the format luks. With qcow2, *key* encrypts the content of the
+        new disk, but not the data of *backing*. *flushed*: flush the file to disk; if false, the caller must flush the
+        file (see ``Task.note``). The caller must always flush the folder.
         """
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,

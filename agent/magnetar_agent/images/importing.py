@@ -118,8 +118,9 @@ def inspect_content(host: LocalHost, read: ReadAt, size: int, want: Fields) -> i
 
 
 def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> Inspection:
-    """Do the same as ``inspect_content`` for the whole content, *size* bytes in the open file *descriptor*. Of an OVA
-    archive, inspect the disk in it that *want* names."""
+    """Return the ``Inspection`` of new image content: *size* bytes in the open file *descriptor*. *want*: the image's
+    fields. In an OVA archive, the disk that the field ``ova_disk`` selects is inspected. Raises ``ImageRefused`` or
+    ``InvalidField``."""
     read, name = _reader_of(descriptor, 0, size), want.get("ova_disk")
     if not is_archive(read(0, image_format.SECTOR)):
         if name is not None:
@@ -136,7 +137,8 @@ def inspect_file(host: LocalHost, descriptor: int, size: int, want: Fields) -> I
 
 
 def _reader_of(descriptor: int, begin: int, size: int) -> ReadAt:
-    """Return a function that reads the *size* bytes from *begin* on of the open file *descriptor*, and no others."""
+    """Return a function that reads from one part of the open file *descriptor*: the *size* bytes that begin at the
+    offset *begin*. The function takes an offset in the part and a length, and reads nothing outside the part."""
     def read(at: int, length: int) -> bytes:
         return os.pread(descriptor, min(length, size - at), begin + at) if 0 <= at < size else b""
     return read

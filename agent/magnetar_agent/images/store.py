@@ -41,8 +41,8 @@ MODE = 0o440
 
 class ContentPart:
     """A file with the content of an image while it is being written. *digests*: hex digest by algorithm, set by
-    ``write_chunks`` or ``measure``. *member*: name of the file in an archive that has taken the archive's place; empty
-    for other content."""
+    ``write_chunks`` or ``measure``. *member*: empty, unless the content was an archive and was replaced by a file in
+    it; then the name of that file in the archive. *digests* are still those of the archive."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
@@ -106,8 +106,9 @@ class ContentPart:
 
     @property
     def file_name(self) -> str:
-        """Return the name of the complete content in the image store: its SHA-256 digest as delivered. Files of the
-        same archive have different names, which follow from the archive's digest and their names in it."""
+        """Return the file name for the complete content in the image store: the SHA-256 digest of the content as it was
+        delivered. For a file from an archive, the name is computed from the archive's digest and *member*. Different
+        files of one archive thus have different names."""
         digest = self.digests["sha256"]
         return hashlib.sha256(f"{digest}/{self.member}".encode()).hexdigest() if self.member else digest
 
@@ -222,10 +223,10 @@ class ImageStore:
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Rename the temporary file *part*, complete content of the image with the uuid *image*
-        (``part.make_read_only`` was called), to its final name; flush the folder; return the path. The caller must be
-        in a block of ``still``, and must have recorded the path in the document, so that ``sweep`` does not remove the
-        file."""
+        """Rename the temporary file *part* to its final name, flush the folder, and return the new path. *part* has the
+        complete content of the image with the uuid *image*, and the caller has called ``part.make_read_only``. The
+        caller must be in a block of ``still``. It must also have recorded the path in the document, so that ``sweep``
+        does not remove the file."""
         path = self.path(image, part.file_name)
         part.path.rename(path)
         sync_folder(path.parent)

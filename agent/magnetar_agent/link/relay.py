@@ -130,8 +130,8 @@ class RelayEnd(asyncio.BufferedProtocol):
 class LocalEnd(RelayEnd):
     """The end of a relay at a unix socket of this host; the other end is a TLS connection to another agent.
 
-    *peer*: the other agent. *accepted*: whether that agent opened the TLS connection. *endpoint*: the one that the
-    connection is for. *on_closed*: called when the connection has ended.
+    *peer*: the other agent. *accepted*: whether that agent opened the TLS connection. *endpoint*: the name of the
+    endpoint that the relay leads to. *on_closed*: called when the connection has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_closed: Callable[[LocalEnd], None], peer: str = "",
@@ -193,7 +193,8 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Start to connect to the endpoint that the other agent requests in its first *line*, ``{"link", "door"}``."""
+        """Start to connect to the endpoint that the other agent requests. *line*: the first line from that agent, a
+        JSON object with ``link`` (the id of the link) and ``door`` (the name of the endpoint)."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 

@@ -45,7 +45,8 @@ class Device:
     trusted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the device as an item of ``devices`` in meta_data.json, without unknown fields."""
+        """Return the device as an item of ``devices`` in meta_data.json. Fields with the value ``None`` are left out.
+        """
         tags = {"tag": self.tags[0]} if self.share_id else {"tags": list(self.tags)}
         fields = {"type": self.type, "share_id": self.share_id, "bus": self.bus, "address": self.address, **tags,
                   "mac": self.mac, "serial": self.serial, "path": self.path}

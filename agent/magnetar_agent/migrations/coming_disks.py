@@ -130,8 +130,9 @@ def _bytes_by_file(folder: Path, want: Fields, files: Sequence[str], states: Fie
 
 
 def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields], key: DiskKey | None) -> None:
-    """Create the *disks* of an incoming live *server*, into which libvirt will copy the content, encrypted with *key*
-    if given."""
+    """Create the *disks* of an incoming *server*, so that libvirt can copy their content into them. For disks on
+    logical volumes, which exist already, only create the symlinks. *key*: encrypts the new disk files; ``None`` for no
+    encryption."""
     place = server_folder(host, server.id)
     backing = spec.root_backing(server.want, server.state, place)
     for disk in disks:

@@ -35,9 +35,9 @@ def target_manifest(manifest: Fields) -> Fields:
 
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
-    """Return the server's NICs *networks* after replacing ``card``, the host's network card whose virtual function the
-    NIC must use, by a card of the target. *manifest*: its ``cards`` contains these cards of the target by the NIC's
-    MAC; all other NICs have no ``card`` in the result."""
+    """Return a copy of *networks*, the server's NICs, with the target's network cards in the field ``card``. The NIC
+    must use a virtual function of this card. *manifest*: its field ``cards`` has the target's card by the MAC of the
+    NIC. A NIC with another MAC has no ``card`` in the result."""
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]

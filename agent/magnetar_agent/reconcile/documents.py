@@ -262,8 +262,9 @@ class Documents:
         self._notes.add(f"{path}.note")
 
     def _noted(self, path: Path) -> Document | None:
-        """Return the document in the note file of the document file *path*: a newer, unflushed version that ``_note``
-        has written beside it. ``None`` if there is no note file, or it is outdated."""
+        """Return the document in the note file that ``_note`` has written beside the document file *path*. Return
+        ``None`` if there is no note file, or if it is outdated: the host was rebooted or the document file was changed
+        after the note file was written."""
         note = Path(f"{path}.note")
         try:
             content = json.loads(note.read_bytes())
@@ -276,8 +277,8 @@ class Documents:
         return document
 
     def _remove_note(self, path: str) -> None:
-        """Remove the note file (from ``_note``) beside the document file *path*, because the document file is newer
-        now."""
+        """Remove the note file that ``_note`` has written beside the document file *path*. Called after the document
+        file was written or removed, because the note file is outdated then."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):

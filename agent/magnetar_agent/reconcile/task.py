@@ -45,12 +45,13 @@ class Task:
         self.noted = False
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
-        """Record that the document has changed, without writing it now: if the agent crashes before the write, the only
-        effect is that the verb is repeated. The document is written by the next ``keep`` or ``keep_notes``.
+        """Record that the document has changed, without writing it now. If the agent crashes before the write, the only
+        effect is that the verb (a function that performs one step) is repeated. The next ``keep`` or ``keep_notes``
+        writes the document.
 
-        *folder*: a folder in which the verb has created files; it is flushed to disk before the document is written.
-        *files*: the files in it that are not flushed yet. Flushing the files of several verbs together takes hardly
-        longer than one file.
+        *folder*: a folder in which the verb has created files. *files*: the files in *folder* that are not flushed yet.
+        The next durable ``keep`` flushes *folder* and *files* to disk before it writes the document. Flushing the files
+        of several verbs together takes hardly longer than one file.
         """
         self.noted = True
         self.files.extend(files)
@@ -59,8 +60,9 @@ class Task:
 
     def keep_notes(self) -> None:
         """Write the document without flushing it, if ``note`` has recorded a change. Called before the guest starts:
-        after a crash of the agent, the next agent knows the change. After a loss of power the former document is back.
-        That is correct, because the guest is then off too, and the verbs are repeated."""
+        after a crash of the agent, its next start reads the changed document. After a loss of power, the former
+        document may be back. That is correct: the guest is off too, and the verbs (functions that perform the steps)
+        run again."""
         if self.noted:
             self.keep(durable=False)
 
@@ -82,4 +84,5 @@ Verb = Callable[..., None]
 
 
 class NotRemovable(Conflict):
-    """The error of a verb that refuses a removal before anything was removed. The resource stays unchanged."""
+    """The error of a verb (a function that performs one step of a change) that refuses to remove a resource. It is
+    raised before anything was removed, so the resource stays unchanged."""

@@ -45,9 +45,10 @@ class GuestAgents:
         self._lock = threading.Lock()
 
     def ask(self, document: Document, command: str, **arguments: Any) -> Any:
-        """Send *command* with *arguments* to the QEMU guest agent of the server, and return the value from its JSON
-        answer. Raises ``Conflict`` if the guest is not running, ``NoGuestAgent`` if no agent answers, and
-        ``GuestRefused`` if the agent returns an error."""
+        """Send *command* with *arguments* to the server's QEMU guest agent, and return the value from its JSON answer.
+        Raises ``Conflict`` if the guest is not running. Raises ``NoGuestAgent`` if no agent answers, or the agent
+        cannot execute *command* (see ``_refusal``). Raises ``GuestRefused`` for any other error of the agent, and
+        ``TooLarge`` for a long command."""
         self._check_can_ask(document)
         question = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
         if len(question) > QUESTION_BYTES:
@@ -81,8 +82,9 @@ class GuestAgents:
                                    "guest.", why="quiet")
 
     def _silent(self, document: Document, error: NoGuestAgent) -> NoGuestAgent:
-        """Return the error for a guest agent that does not answer, and remember the time: for some seconds further
-        commands fail without being sent. *error*: the error from libvirt."""
+        """Return the error for a guest agent that does not answer. *error*: the error from libvirt. Unless the server
+        lacks the guest agent's channel, remember the time: for some seconds, further commands to this agent fail
+        without being sent."""
         why = error.details.get("why", "silent")
         if why == "channel":
             return NoGuestAgent(f"Server {document.name!r} has no channel for a guest agent. Leave out guest_agent: "
@@ -99,7 +101,7 @@ class GuestAgents:
 
 def parse_guest_answer(document: Document, command: str, text: str) -> Any:
     """Return the value in the guest agent's JSON answer *text* to *command*. Raises ``GuestRefused`` if the answer is
-    an error or is not valid."""
+    not valid. Raises ``GuestRefused`` or ``NoGuestAgent`` if the answer is an error (see ``_refusal``)."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):

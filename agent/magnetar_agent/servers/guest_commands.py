@@ -175,7 +175,8 @@ class GuestCommands:
 
 
 def _may_have_begun(error: MagnetarError) -> bool:
-    """Return whether the guest agent may have started the program although the command failed with *error*."""
+    """Return whether the guest agent may have started the program of a ``guest-exec`` command, although this command
+    failed with *error*."""
     return isinstance(error, (HypervisorDown, HypervisorError)) or error.details.get("why") in ("silent", "answer")
 
 

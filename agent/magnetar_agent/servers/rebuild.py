@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
-    """If a rebuild must create the root disk from an image whose content this host lacks, return the image's uuid;
-    otherwise ``None``."""
+    """Return the uuid of the image that a rebuild needs for the root disk or root volume, if this host lacks the
+    image's content; otherwise ``None``. Also return ``None`` if the image was removed, but the server's folder still
+    has its content."""
     image, root = document.want["image"], root_block_device(document.want)
     if root is not None:
         return root["uuid"] if root["source_type"] == "image" and not image_links.is_complete(
@@ -45,7 +46,8 @@ def _holds_image(host: LocalHost, document: Document) -> bool:
 
 def wipe(task: Task) -> None:
     """Remove everything that a rebuild creates again: disks, config drive, random seed, and the hard links to the
-    previous image's content. Ephemeral disks stay if the rebuild has ``preserve_ephemeral``."""
+    previous image's content. Ephemeral disks stay if the rebuild has ``preserve_ephemeral``. The hard links stay if
+    they have the content of the rebuild's image and this image was removed from the host."""
     document, state = task.document, task.document.state
     own_files = {*disk_sizes(document.want), *resize.recorded_sizes(document)["sizes"], SWAP}
     names = [ROOT, "disk.new", "config.iso"]

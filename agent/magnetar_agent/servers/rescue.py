@@ -124,9 +124,10 @@ def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
 
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the observed state of the server's rescue as a dict: ``rescue`` (image and device of the existing rescue
-    disk, or ``None``), ``rescue_left`` (whether the document still lists a rescue disk), ``rescue_drive`` (whether the
-    rescue's config drive must still be written), and ``rescued`` (whether the *domain* boots from the rescue disk)."""
+    """Return the observed state of the server's rescue as a dict. ``rescue``: image and device of the existing rescue
+    disk, or ``None``. ``rescue_left``: whether the document still lists a rescue disk. ``rescue_drive``: whether the
+    rescue's config drive must still be written. ``rescued``: whether the *domain* has the rescue disk; without a
+    domain, whether this disk exists."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()
@@ -138,7 +139,8 @@ def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -
 
 
 def rescue(task: Task) -> None:
-    """Create the rescue disk, an overlay on the content of the rescue image."""
+    """Create the rescue disk: an overlay on the content of the rescue image, or only a hard link to this content if the
+    image is a CD."""
     host, document = task.host, task.document
     _drop(task)
     encryption.draw_disk_key(task)
@@ -201,9 +203,9 @@ def stable_rescue_disk(state: Fields, folder: Path, key: DiskKey | None) -> Disk
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
-    """Return a device name on the *bus* for an additional rescue disk. The name sorts after the names of all other
-    disks of this bus: libvirt sorts disks by name, so the guest's other disks keep their positions. Raises ``Conflict``
-    if IDE has no free name."""
+    """Return a device name on the *bus* for an additional rescue disk. libvirt sorts disks by name. On buses other than
+    IDE, the name sorts after the names of all other disks, so the guest's other disks keep their positions. On IDE, it
+    is the last free name; raises ``Conflict`` if there is none."""
     if bus == "fdc":
         return "fda"
     if bus == "ide":

@@ -37,7 +37,8 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Return *want* with uuids for names, new MACs and assigned CPUs. *document*: the existing server or ``None``."""
+    """Return *want*, a server's requested fields, completed: with uuids for names, MACs, and assigned resources of the
+    host such as CPUs. *document*: the existing server or ``None``. Raises ``InvalidField`` or ``Conflict``."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:

@@ -44,9 +44,9 @@ def check_attachable(host: LocalHost, name: str) -> Path:
 
 
 def note_share(document: Document, state: str, tag: str, share: str | None, share_id: str | None = None) -> None:
-    """Store in the server's document that *share* is attached under the mount tag *tag*; if *share* is ``None``, that
-    nothing is attached under this tag. *share_id*: the control plane's id of the share, for the guest's metadata.
-    Raises ``Conflict`` if this is a change and *state*, the domain's state, is not off."""
+    """Store in the server's document that *share* is attached under the mount tag *tag*. If *share* is ``None``, store
+    that nothing is attached under *tag*. *share_id*: the control plane's id of the share, for the guest's metadata.
+    Raises ``Conflict`` if this is a change and *state*, the domain's state, is not off, crashed or missing."""
     recorded = document.state.get("shares", [])
     new = [{"share": share, "tag": tag, **({"share_id": share_id} if share_id else {})}] if share else []
     new_shares = [attached for attached in recorded if attached["tag"] != tag] + new

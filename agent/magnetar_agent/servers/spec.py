@@ -182,15 +182,16 @@ def taken_targets(host: LocalHost, document: Document) -> set[str]:
 
 
 def current_disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
-    """Return the disks that the server's domain should have now. A rescued server has no volumes, as in Nova's default
-    rescue mode, except in stable device mode."""
+    """Return the disks that the server's domain should have now. A server that is rescued in Nova's default mode has no
+    volumes except a root volume. In stable device mode, it has all its volumes."""
     return arranged_disks(host, document, rescue.boots_rescue_disk(document))
 
 
 def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
-    """Return all disks and volumes of the server in the order for libvirt: the root disk is first, and boots before
-    other bootable disks. *rescued*: whether to return the disks during a rescue; in stable device mode the rescue disk
-    is last in the list and boots first."""
+    """Return the disks and volumes of the server in the order for libvirt: the root disk is first, and boots before
+    other bootable disks. *rescued*: whether to return the disks during a rescue. In default mode, there are no volumes
+    except a root volume, and the rescue disk is first unless it is a CD. In stable device mode, the rescue disk is last
+    and boots first."""
     disks, keeps = own_disk_set(host, document, rescued), rescued and rescue.keeps_disks(document)
     if not rescued or keeps:
         disks += [disk for disk in attaching.attached_disks(host, document.id) if disk.boot != ROOT]

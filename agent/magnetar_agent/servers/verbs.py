@@ -227,7 +227,8 @@ def _check_free(task: Task) -> None:
 
 def _reach_volumes(task: Task) -> None:
     """Raise ``Unreachable`` unless QEMU can reach the server's volumes on other hosts. After a power failure of all
-    hosts, those hosts may boot later than this one."""
+    hosts, those hosts may boot later than this one. Raise ``Conflict`` if a volume of the server has incomplete content
+    after an unfinished reimage."""
     reimaging.check_whole(task.host, task.document.id)
     state = task.document.state
     try:

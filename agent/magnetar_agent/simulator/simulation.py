@@ -65,11 +65,12 @@ class Simulation:
     def set_condition(self, condition: str, names: Collection[str] | None = None, share: float = 0.1,
                       delay: float = 1.0, seconds: float | None = None) -> list[str]:
         """Set the *condition* (up, silent, slow, dead; see ``SimulatedHost``) of the hosts *names*, and return their
-        names. If *names* is ``None``, choose a random *share* of the hosts; for ``up``, choose all hosts that are not
-        up.
+        names. If *names* is ``None``, choose hosts: for ``up``, all hosts that are not up; otherwise random hosts that
+        are up. The number of these random hosts is *share* multiplied by the number of all hosts.
 
         - *delay*: seconds before each response of a slow host.
-        - *seconds*: after this time the hosts are up again; ``None`` for never."""
+        - *seconds*: after this time the hosts are up again; ``None`` for never.
+        """
         hosts = [self.host(name) for name in names] if names is not None else self._choose_hosts(condition, share)
         for host in hosts:
             host.set_condition(condition, delay)

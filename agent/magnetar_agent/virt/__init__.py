@@ -77,7 +77,8 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connections to libvirt. Stop the KVM probe and all threads that deliver events."""
+        """Stop the qemu-nbd processes of all exports, the threads that watch nftables and Open vSwitch, and the KVM
+        probe. Then close the connections to libvirt."""
         self.close_exports()
         self.end_filters()
         self.switch_filter.close()

@@ -63,8 +63,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` if *volume* is attached to a server. An attachment is ignored if its server has been deleted and
-    its own removal only waits until another host is informed."""
+    """Raise ``InUse`` if *volume* is attached to a server. An attachment that is being removed is ignored if its server
+    has been deleted and this host has taken over *volume* since it was attached."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -95,7 +95,7 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
-    """Return the name of the server of *holder*, which is a volume attachment or a volume export, which makes a volume
+    """Return the name of the server of *holder*, a volume attachment or a volume export. A volume export makes a volume
     of this host available to the server's host."""
     server = host.documents.get("server", holder.want["server"])
     return server.name if server else str(holder.want.get("server_name") or holder.want["server"])
@@ -162,9 +162,9 @@ def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[No
 
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Attach *device* to the domain of *server* (a uuid) if the domain is running. Return whether the domain exists:
-    the caller must then also define the domain with the device. Raises ``Conflict`` for a SATA disk, which cannot be
-    hot-plugged."""
+    """Attach *device* to the domain of *server* (a uuid) if the domain is running and has Magnetar's metadata. Return
+    whether the domain exists: the caller must then also define the domain with the device. Raises ``Conflict`` for a
+    SATA disk, which cannot be hot-plugged."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":

@@ -53,9 +53,10 @@ class BackupCatalogue:
       ``None``.
     - *stored_bytes*, *stored_chunks*: the data in this backup, without that of its parents.
     - *checksum*, *map_checksum*: SHA-256 of the files ``chunks`` and ``map``.
-    - *target*: a text that identifies the backup directory and is equal on all hosts that share it. *record*: the
-      backup's fields in the control plane's database.
-    - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty."""
+    - *target*: the result of ``target_identity`` for the directory or bucket of the backup. *record*: the backup's
+      fields in the control plane's database.
+    - *key_hash*: result of ``hash_key`` for an encrypted volume; otherwise empty.
+    """
 
     id: str
     parent: str | None

@@ -59,16 +59,17 @@ class BackupStorage(Protocol):
         is yielded as far as it goes."""
 
     def new_backup(self, id: str, parent: str | None) -> AbstractContextManager[BackupWriter]:
-        """Return a context that yields the writer of the backup *id*. Files of an interrupted attempt are removed
-        first. If an error occurs, nothing of the backup is kept. *parent*: of an incremental backup. Raises
-        ``NoSpace``."""
+        """Return a context manager that yields the writer of the backup *id*. Files of an interrupted attempt are
+        removed first. If an error occurs, nothing of the backup is kept. *parent*: the uuid of an incremental backup's
+        parent; ``None`` for a full backup. Raises ``NoSpace``."""
 
     def children_of(self, id: str) -> list[str]:
-        """Return the uuids of backups that may have the parent *id*."""
+        """Return the names in the storage that may be uuids of incremental backups with the parent *id*. The caller
+        must check the catalogues of these backups."""
 
     def remove_backup(self, id: str, parent: str | None) -> None:
-        """Remove the backup *id*, complete or incomplete. A missing backup is ignored. *parent*: of an incremental
-        backup."""
+        """Remove the backup *id*, complete or incomplete. A missing backup is ignored. *parent*: the uuid of an
+        incremental backup's parent; ``None`` for a full backup."""
 
 
 class DirectoryStorage:

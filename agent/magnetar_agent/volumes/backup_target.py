@@ -29,7 +29,8 @@ LOOK = 10.0
 
 
 class BackupTarget(Protocol):
-    """The interface of targets of backups. The methods are those of ``Pool``."""
+    """The interface of backup targets: the directory or bucket for a host's volume backups. Some methods are named as
+    in ``Pool``, so that a target is reported like a storage pool."""
 
     name: str
     kind: str
@@ -37,10 +38,12 @@ class BackupTarget(Protocol):
     storage: BackupStorage
 
     def room(self) -> tuple[int, int] | None:
-        """Return the total and free bytes of the target; ``None`` if it has no limit that it tells."""
+        """Return the total and free bytes of the target; ``None`` if the target does not report them, as an object
+        store."""
 
     def identity(self, host_name: str) -> str:
-        """Return a string that identifies the target: equal on all hosts that reach it."""
+        """Return a string that identifies the target and is equal on all hosts that use the same target. *host_name*:
+        the name of this host."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the target cannot be used now."""
@@ -62,7 +65,8 @@ class BackupDirectory(FolderPool):
         self.storage: BackupStorage = DirectoryStorage(self.directory)
 
     def identity(self, host_name: str) -> str:
-        """Return the identity of the pool or directory, with the name of the directory in a pool."""
+        """Return the identity of *folder* (see ``FolderPool.identity``). For a directory in a pool, a slash and the
+        directory's name are appended."""
         return "/".join(filter(None, (super().identity(host_name).rstrip("/"), self.inside)))
 
     def prepare(self) -> BackupStorage:
@@ -82,7 +86,8 @@ class BackupDirectory(FolderPool):
 
 
 class BackupBucket:
-    """The bucket for volume backups, at *location*. All hosts with these settings reach it."""
+    """The bucket of an object store for volume backups, at *location*. It counts as shared: all hosts with the same
+    bucket in their settings use the same backups."""
 
     name, kind, shared = BUCKET, KIND, True
 
@@ -91,7 +96,7 @@ class BackupBucket:
         self.storage: BackupStorage = BucketStorage(S3Bucket(location))
 
     def room(self) -> None:
-        """Return ``None``: the protocol does not tell how much room an object store has."""
+        """Return ``None``, because the S3 protocol does not report the size and free space of an object store."""
 
     def identity(self, host_name: str) -> str:
         parts = (self.location.endpoint_url.rstrip("/"), self.location.bucket, self.location.prefix)

@@ -86,7 +86,7 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
 
 def _temporary_disks(task: Task, backup: str) -> tuple[Path, Path]:
     """Return the paths of the temporary files for restoring *backup* (a uuid) to the *task*'s volume: for plain
-    content, and for encrypted content. An existing file is complete."""
+    content, and for encrypted content. A file at one of these paths is complete: it gets this name only at the end."""
     path = _scratch(task.host).folder / f"{task.document.id}.{backup}"
     return path, path.with_name(f"{path.name}.{keys.LUKS}")
 

@@ -74,7 +74,8 @@ class BucketStorage:
             yield from self._read_run(id, run)
 
     def _read_run(self, id: str, run: list[tuple[int, int]]) -> Iterator[bytes]:
-        """Read chunks that follow each other in one object, by one request."""
+        """Yield the chunks *run* of the backup *id*, read by a single request. *run*: pairs (offset, length) of chunks
+        that follow each other in the same object."""
         start, end = run[0][0], sum(run[-1])
         content = b""
         with self._reported("cannot be read"):
@@ -116,8 +117,8 @@ class BucketStorage:
 
     @contextmanager
     def _reported(self, what: str) -> Iterator[None]:
-        """Convert errors of the object store to ``Conflict`` and ``NoSpace``. *what*: end of "The backups in the bucket
-        …"."""
+        """Convert errors of the object store inside the ``with`` block to ``NoSpace`` if the store is full, otherwise
+        to ``Conflict``. *what*: verb phrase for the error message, such as "cannot be read"."""
         try:
             yield
         except S3Error as error:

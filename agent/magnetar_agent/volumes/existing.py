@@ -109,8 +109,9 @@ def content_size(host: LocalHost, pool: Pool, name: str) -> int:
 
 def existing_bytes(host: LocalHost, completed: Fields, document: Document | None) -> int:
     """Return the size in bytes of the existing content that the volume with the fields *completed* takes over.
-    *document*: ``None`` for a new volume; for an existing volume, the size that *document* records is returned. Raises
-    ``InvalidField`` or ``Conflict`` if the content cannot be taken over."""
+    *document*: ``None`` for a new volume. For an existing volume, the size that *document* records is returned, and
+    ``existing`` in *completed* is set to its recorded value. Raises ``InvalidField`` or ``Conflict`` if the content
+    cannot be taken over."""
     if document is not None:
         completed["existing"] = document.want.get("existing")
         return int(document.state.get("bytes", document.state.get("taken", 0)))

@@ -164,8 +164,8 @@ def disk_at_socket(host: LocalHost, id: str, volume: str) -> Disk:
 
 @contextmanager
 def not_served(host: LocalHost, volume: str) -> Iterator[None]:
-    """Stop all exports of *volume* (a uuid) inside the context, so that the caller can change the volume's file.
-    Clients that reconnect afterwards see the new size."""
+    """Stop the exports of *volume* (a uuid) that ``running_exports`` returns during the ``with`` block, so that the
+    caller can change the volume's file. Then start them again. Clients that reconnect afterwards see the new size."""
     stopped_exports = running_exports(host, volume)
     for export in stopped_exports:
         host.hypervisor.unserve(export.id)

@@ -86,7 +86,8 @@ def _check_holders(host: LocalHost, document: Document) -> None:
 
 def move_content(task: Task) -> None:
     """Move the content of the task's volume to the pool in its field ``move_to``, or clean up after a cancelled move.
-    If the copy of a running guest's disk is not complete yet, return; the next call continues."""
+    Return early if a server with the volume is being changed, or if the copy of a running guest's disk is not complete
+    yet; the next call continues."""
     host, document = task.host, task.document
     settle_pivot(host, document)
     target, note = document.want.get("move_to"), document.state.get(MOVING)

@@ -55,8 +55,8 @@ class Pool(Protocol):
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Return the total bytes of the pool; ``None`` if the pool cannot tell; in this case only a failed write shows
-        that the pool is full."""
+        """Return the total bytes of the pool. Return ``None`` if the pool cannot tell them: then only a failed write
+        shows that the pool is full."""
 
     def room(self) -> tuple[int, int]:
         """Return the total and free bytes of the pool. Raises ``OSError`` or ``MagnetarError`` if the numbers cannot be

@@ -87,9 +87,10 @@ def close_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
-    """Send a request about the export of *attachment* (the permission to use the volume from this host) to the agent on
-    the volume's host, and return the answer. *op*: the request, a key of ``exports.OPS``. *more*: its arguments. Return
-    ``{}`` if there is no agent to ask: the agent of the volume's host has no TLS, or this host owns the volume now."""
+    """Send a request about the export of *attachment*, the permission to use the volume from this host. Return the
+    answer of the agent on the volume's host; if this is the volume's host, execute the request here. *op*: the request,
+    a key of ``exports.OPS``. *more*: its arguments. Return ``{}`` if there is no agent to ask: the agent of the
+    volume's host has no TLS, or this host owns the volume now."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if is_taken_over(host, attachment):
@@ -183,9 +184,9 @@ def is_taken_over(host: LocalHost, attachment: Document) -> bool:
 
 
 def link_address(id: str, origin: Fields, field: str = "origin.address") -> LinkAddress:
-    """Return the address of the agent that *origin* describes, for connections to the volume of the export *id* (a
-    resource of that agent, which permits these connections). *origin*: a mapping with ``peer`` (the agent's name) and
-    ``address`` (HOST:PORT). Raises ``InvalidField`` for *field* if ``address`` is not HOST:PORT."""
+    """Return the address of the volume export *id* at the agent that *origin* describes, for connections from this
+    host. *origin*: a mapping with ``peer`` (the agent's name) and ``address`` (HOST:PORT). Raises ``InvalidField`` for
+    *field* if ``address`` is not HOST:PORT."""
     host, _colon, port = (origin.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField(field, "must be host:port", origin.get("address"))

@@ -32,8 +32,8 @@ class NoAddress(MagnetarError):
 
 
 class Healthz(Application):
-    """The application of ``/healthz`` on the API's port: 200 while the API database answers and the process does not
-    stop, otherwise 503. The answer contains only numbers, because any client may request it."""
+    """The application of ``/healthz`` on the API's port. The status is 200 if the API database answers and the process
+    is not being stopped, otherwise 503. The answer contains only numbers, because any client may request it."""
 
     def __init__(self, health: Health) -> None:
         self.health = health

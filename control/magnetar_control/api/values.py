@@ -210,8 +210,9 @@ def build_record(fields: Mapping[str, Value], *required: str) -> Record:
 
 
 class Wrapped(Value):
-    """A validator of request bodies ``{key: …}``, in which the validator *value* checks the value of *key*. *more*:
-    validators of further allowed keys. It returns the checked value of *key* alone; with *more*, the whole object."""
+    """A validator of request bodies ``{key: …}``. The validator *value* checks the value of *key*. *more*: validators
+    of further allowed keys. The result of the check is the value of *key* if *more* is empty, otherwise the whole
+    object."""
 
     def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
         self.key, self.value, self.more = key, value, dict(more or {})

@@ -82,8 +82,8 @@ def check_action_allowed(caller: Caller, target: ServerTarget, key: str) -> None
 
 def check_server_carries(server: ServerRow, key: str) -> None:
     """Raise ``Conflict`` when the action *key* cannot save or move something that the server has: shares, a TPM,
-    encrypted disks, or hardware of its host. Raise it also when the server is an adopted domain, whose definition and
-    disks no action changes."""
+    encrypted disks, or hardware of its host. Raise it also for an adopted server (an existing libvirt domain, which
+    Magnetar does not change) if *key* is in ``REFUSED_ACTIONS``."""
     action = ACTIONS[key]
     label = action.label or key
     if key in REFUSED_ACTIONS and servers.is_adopted_server(server):

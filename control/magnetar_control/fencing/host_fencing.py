@@ -34,8 +34,9 @@ CONFIRMED, WITHOUT_AGENT = 30.0, 10.0
 
 
 class HostStatus(NamedTuple):
-    """The last fencing of a host, and the host's power state. ``agent``: the name of the host's fence agent, if any.
-    ``power``: ``on``, ``off``, or ``None`` if unknown; then ``problem`` is the reason."""
+    """The last fencing of a host, and the host's power state. ``agent``: the name of the host's fence agent; ``None``
+    for a host without a power device. ``power``: ``on``, ``off``, or ``None`` if unknown. ``problem``: the reason why
+    the fence agent could not report the power state, otherwise ""."""
 
     host: str
     agent: str | None
@@ -92,13 +93,14 @@ class HostFencing:
         return self._fetch(host)
 
     def confirm_fenced(self, host: str, by: str, since: str, *, answers: bool) -> bool:
-        """Return ``True`` if servers may be evacuated from *host*: it has no power device, or is certainly off. A host
-        with a power device that is not known to be off is fenced first. Return ``False`` while another process switches
-        the host off or on.
+        """Return ``True`` if servers may be evacuated from *host*, because the host has no power device or is certainly
+        off. If the host has a power device and is not known to be off, fence the host first. Return ``False`` while
+        another process switches the host off or on.
 
         *by*: the requester, to be saved with the fencing. *since*: if an attempt to fence the host has failed after
         this time, raise the error of that attempt instead of making a new one. *answers*: whether the host's agent
-        answers. Raises ``FencingFailed``.
+        answers. Raises ``FencingFailed``, also if the agent answers although an administrator has confirmed that the
+        host is off.
         """
         fencing, device = self._find_fencing(host), self.devices.get(host)
         if fencing is not None and fencing.busy:
@@ -120,13 +122,14 @@ class HostFencing:
 
     def check_known_off(self, host: str, volumes: Sequence[str], *, disks: bool = False,
                         fences_itself: bool = False) -> None:
-        """Raise ``Conflict`` unless the host is known to be off: it was fenced, an administrator has confirmed that it
-        is off (``host fence --confirmed``), or it was forced down or removed.
+        """Raise ``Conflict`` if a guest on the host may still write to data of the server, because the host is not
+        known to be off. A host is known to be off if it was fenced, confirmed to be off (``host fence --confirmed``),
+        forced down or removed.
 
         *volumes*: uuids of volumes to which a guest on the host can still write. *disks*: whether the guest can also
-        write to the server's own disks, because these are on shared storage. Do nothing if *volumes* is empty and
-        *disks* is false. *fences_itself*: do nothing either if the host has a power device, because the evacuation
-        fences such a host first.
+        write to the server's own disks, because these are on shared storage. Without *volumes* and *disks*, raise
+        nothing. *fences_itself*: also raise nothing for a host with a power device, because the evacuation fences such
+        a host first.
         """
         if not (volumes or disks) or (fences_itself and host in self.devices):
             return

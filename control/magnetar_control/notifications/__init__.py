@@ -62,11 +62,11 @@ _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 class ServerEvent(NamedTuple):
     """An event of a server, from which a notification is made.
 
-    *name*: the middle part of the event type, such as create. *object*: its first part, ``instance`` by default; other
-    values are the keys of ``BINARIES``. *phase*: its last part: start, end, error, or "" for none. *args*: the
-    arguments of the action. *host*: the host that acts; *conductor*: the conductor, if no host acts. If both are
-    ``None``, the API acts. *key*: the result of ``action_key``. Events with the same name, phase, key and host are
-    repetitions of one event.
+    *name*: the middle part of the event type, such as create. *object*: the first part of the event type, ``instance``
+    by default; other values are the keys of ``BINARIES``. *phase*: the last part of the event type: start, end, error,
+    or "" for none. *args*: the arguments of the action. *host*: the host that acts. *conductor*: the conductor, which
+    acts if *host* is ``None``. If both are ``None``, the API acts. *key*: the result of ``action_key``. Events of a
+    server with the same type, key and host are repetitions of one event.
     """
 
     name: str
@@ -131,7 +131,8 @@ class Notifications:
 
     def add(self, connection: Connection, payload: Callable[[], Mapping[str, Any]], *event_types: str) -> None:
         """Write one notification for each of *event_types* about a change in the API database, in the transaction of
-        *connection*. *payload*: returns the payload; it is called only if there is a receiver or the stream."""
+        *connection*. *payload*: returns the payload, which is computed only if the settings name a receiver or enable
+        ``event_stream``."""
         if self.receivers:
             outbox.insert_notification_rows(connection, outbox.API, self.receivers, [
                 made for event_type in event_types if (made := _made(event_type,
@@ -188,14 +189,15 @@ def _server_event(row: ServerRow, event: ServerEvent) -> outbox.Message:
 
 
 def _resource_event(event_type: str, payload: Callable[[], Mapping[str, Any]]) -> outbox.Message:
-    """Return the event of another resource as ``/v1/events`` shows it."""
+    """Return the event of a resource other than a server, such as a flavor, as ``/v1/events`` shows it. *event_type*:
+    the type of the event's notification. *payload*: returns the payload of this notification."""
     return stream_events.resource_event(message_id(), event_type, payload())
 
 
 def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
-    """Return the result of *make*, which makes a notification of the type *event_type*. If it raises an error other
-    than a database error, log the error and return ``None``, so that the change, about which the notification informs,
-    does not fail."""
+    """Return the result of *make*, which makes a notification of the type *event_type*. If *make* raises an error other
+    than a database error, log the error and return ``None``. Then only the notification is lost, and the change that it
+    reports does not fail."""
     try:
         return make()
     except DBAPIError:

@@ -44,8 +44,8 @@ def server_event(id: str, row: ServerRow, name: str, phase: str, who: Initiator,
 
 
 def resource_event(id: str, event_type: str, payload: Mapping[str, Any]) -> Message:
-    """Return the event of another resource. *event_type*: that of the notification, such as flavor.create. *payload*:
-    the notification's payload."""
+    """Return an event of a resource other than a server, such as a flavor. *id*: the id of the event. *event_type*: the
+    type of the event's notification, such as flavor.create. *payload*: the payload of this notification."""
     first, *words = event_type.split(".")
     data = payload["nova_object.data"]
     phase = words.pop() if words[-1] in PHASES else ""

@@ -130,8 +130,9 @@ def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules, check: MoveCheck,
                  host: str) -> BalancePlan:
-    """Return a plan of moves that empties *host*. Servers with the most memory are moved first, each to the host that
-    has the lowest load after the move. *rules*, *check*: as in ``plan_balance``."""
+    """Return a plan of moves that empties *host* as far as possible. Servers with the most memory are moved first, each
+    to the host that has the lowest load after the move. Servers that cannot be moved are in the plan's ``stays``.
+    *rules*, *check*: as in ``plan_balance``."""
     planner = _Planner(hosts, servers, rules, check)
     for server in sorted(planner.servers.get(host, ()), key=lambda server: (-server.memory_mb_used, server.id)):
         if server.stays:
@@ -172,8 +173,9 @@ class _Planner:
         return max(sources, key=lambda host: (host.load, host.name), default=None)
 
     def relieve(self, source: LoadedHost) -> None:
-        """Add the best move away from *source* that the scheduler allows. If the scheduler allows none, do not choose
-        *source* again."""
+        """Add the best move away from *source* that the scheduler allows, among the best ``TRIED`` moves. If the
+        scheduler allows none of them, do not choose *source* again. In this case, also add *source* to the plan's
+        ``stays`` if no server was moved away from it before."""
         refusal = ""
         for server, target in self._choices(source)[:TRIED]:
             if not (why := self.check(server, target.name)):
@@ -185,7 +187,8 @@ class _Planner:
             self.plan.stays.append(Stay(source.name, refusal or self._why_none(source)))
 
     def _choices(self, source: LoadedHost) -> list[tuple[LoadedServer, LoadedHost]]:
-        """Return the useful moves away from *source* as (server, target), best first. A move is the better, the more it
+        """Return the useful moves away from *source* as (server, target), best first. A move is useful if it keeps the
+        limits in ``rules``, and leaves the target's load at most ``rules.start`` above the mean. The best move most
         lowers the load of the more loaded of the two hosts (in whole percentage points). Among equal moves, a server
         with less memory to copy comes first."""
         rules, choices = self.rules, []
@@ -215,8 +218,9 @@ class _Planner:
         return f"{text} {len(staying)} servers stay, such as {staying[0].name}: {staying[0].stays}" if staying else text
 
     def free_from(self, server: LoadedServer) -> None:
-        """Add a move of *server* to the host that has the lowest load after the move. If no host may take the server,
-        add the reason to the plan's ``stays``."""
+        """Add a move of *server* to the host that has the lowest load after the move. Only the best ``TRIED`` hosts are
+        checked. If the scheduler refuses these hosts, or their load would be above ``rules.ceiling``, add the reason to
+        the plan's ``stays``."""
         source, why = self.plan.after[server.host], "No other host may take servers."
         after = sorted((host.changed_by(server, 1).load, host.name, host) for host in self._targets(source))
         for load, name, target in after[:TRIED]:

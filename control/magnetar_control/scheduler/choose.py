@@ -119,7 +119,8 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
-    """Return whether any of the hosts *names* is down now, but would pass all filters if it were up."""
+    """Return whether any of the hosts *names* is down now, but would pass all filters if it were up. Hosts that an
+    administrator has forced down do not count."""
     with states.lock:
         filters = [host_filter for host_filter in states.filters_for(spec) if host_filter.name != UP]
         return any(
@@ -174,8 +175,8 @@ def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
 
 def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: Rules) -> list[Block]:
     """Return blocks (groups of similar hosts) that together contain exactly the hosts that pass all *filters*; an empty
-    list if none passes. The numbers of the custom weighers in *rules* are appended to the row of each host: the tuple
-    of its numbers, such as free memory."""
+    list if none passes. Blocks contain a row for each host: the tuple of the host's numbers, such as free memory. If
+    *rules* contain computed weighers, such as custom weighers, their numbers are appended to each row."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
     if spec.only is not None or single or rules.computed_weighers:
         names = states.hosts if spec.only is None else spec.only
@@ -268,10 +269,10 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: WeightSum) -> None:
-        """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if the
-        iterator is exhausted. The heap is ordered by weight; among equal weights, the order is by *turn* (a number that
-        is random or follows the order of the blocks), and then the latest push comes first, so that a host comes before
-        the block that contains it. *whole*: the formula of the weights."""
+        """Push the next element of the iterator *them* onto the heap, a (weight, host) or (weight, block); do nothing
+        if the iterator is exhausted. The heap is ordered by weight. Equal weights are ordered by *turn*: a random
+        number, or the position of the block. If *turn* is equal too, the latest push comes first, so that a host comes
+        before the block that contains it. *whole*: the formula of the weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

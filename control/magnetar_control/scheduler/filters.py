@@ -398,9 +398,9 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
-    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off: a claim on a host
-    that they refuse would fail anyway. Each filter gets the settings *options*. Filters that do nothing with these
-    settings are left out.
+    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off. If a filter that
+    cannot be switched off refuses a host, a claim on this host would fail anyway. Each filter gets the settings
+    *options*. Filters that do nothing with these settings are left out.
 
     A name that is not one of Magnetar's filters is looked up as a custom filter in installed packages
     (``own.GROUP_FILTERS``). Custom filters come last, in the order of *names*. Raises ``ValueError`` for an unknown

@@ -255,9 +255,9 @@ class HostStates:
                 host.pci.refused()
 
     def busy(self, name: str, io_ops: int) -> None:
-        """Set the number of servers on the host whose actions load its disks, such as builds and migrations
-        (``cell_look.io_ops``). If a server is placed after this call, ``used`` adds it to this number; the next call of
-        this method includes it in *io_ops*."""
+        """Set how many servers load the disks of the host *name* by their present actions, such as builds and
+        migrations (``cell_look.io_ops``). If a server is placed on the host after this call, ``used`` increments this
+        number. The next call of this method replaces the number; *io_ops* then includes the placed server."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:
@@ -283,7 +283,9 @@ class HostStates:
         return options.weight_of_unavailable
 
     def count_build(self, name: str, well: bool) -> None:
-        """Count a build on the host that has ended. A successful build (*well*) resets the count of failed builds."""
+        """Count a build that has ended on the host *name*. *well*: whether the build was successful. A successful build
+        resets the count of failed builds, any other build increments it. Also decrement the number that ``busy`` has
+        set."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.failed_builds = 0 if well else host.failed_builds + 1

@@ -23,7 +23,7 @@ LATE = 15.0
 
 class _Free:
     """The free resources of a host's NUMA cells, with cached results of ``lacks``. *why*: the reason why no server at
-    all fits; "" if there is none."""
+    all fits; "" if a server may fit."""
 
     __slots__ = ("_known", "cells", "why")
 
@@ -86,8 +86,8 @@ class HostNuma:
     @property
     def coming(self) -> tuple[Needs, ...]:
         """The needs of servers that were placed on the host, but are not yet subtracted in ``free``. These needs are
-        dropped ``LATE`` seconds after the last placement: by then the agent has reported the servers, or the servers
-        are gone."""
+        dropped when the agent's report changes or a server leaves the host. They are also dropped ``LATE`` seconds
+        after the last placement: by then the agent has reported the servers, or the servers are gone."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def save_report(self, info: Mapping[str, Any]) -> None:

@@ -69,7 +69,8 @@ class HostPci:
 
     def has_free(self, name: str) -> bool:
         """Return whether a device called *name* is free according to the agent's last report. Servers placed since then
-        are not subtracted."""
+        are not subtracted. For ``LATE`` seconds after a server has left the host, all reported devices count as free.
+        """
         device = self.reported.get(name, {"free": 0, "total": 0})
         return bool(device["total"] if monotonic() < self._freed + LATE else device["free"])
 
@@ -90,7 +91,8 @@ class HostPci:
 
     @property
     def free(self) -> int:
-        """The number of free devices, at most ``MOST``."""
+        """The number of free devices, without the devices of servers that the agent has not reported yet (``coming``).
+        It is at most ``MOST``, because more free devices do not increase the host's weight."""
         return max(0, min(MOST, sum(pool.free for pool in self.pools) - self.coming.total()))
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
@@ -98,7 +100,8 @@ class HostPci:
         """Return texts that say which *requested* devices (number by name) the host lacks; an empty list if none is
         lacking. *needs*: the server's NUMA needs; ``None`` for a server without such needs. With *needs*, the devices
         must be near the cells in *numa* that the agent would choose, as *policy* (PCI NUMA affinity) requires.
-        *own_devices*: devices on the host that the server already has, by name."""
+        *own_devices*: devices on the host that the server already has, by name. The NUMA affinity is not checked with
+        *own_devices*, and not for ``LATE`` seconds after a server has left the host."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {

@@ -36,10 +36,10 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
     """Choose a host for the server of *spec*, claim the server's resources there in the database, and return the host.
     With *map_cell*, also map the server to the host's cell.
 
-    If the database refuses the claim, read this host again, and choose again. Before ``NoValidHost`` is raised, with
-    nothing claimed, all hosts are read again, because a host may just have been enabled or added to a zone. If an
-    earlier attempt may have claimed a host, look for this claim with ``allocations.fetch_server_claims`` before you
-    call this function. *random*: as in ``best_hosts``.
+    If the database refuses the claim, read this host again, and choose again. If no host passes the filters, read all
+    hosts again, because a host may just have been enabled or added to a zone. If still no host passes, raise
+    ``NoValidHost``; nothing is claimed then. If an earlier attempt may have claimed a host, look for this claim with
+    ``allocations.fetch_server_claims`` before you call this function. *random*: as in ``best_hosts``.
     """
     refused: Counter[str] = Counter()
     looked = False

@@ -411,8 +411,9 @@ def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[B
 
 def _hosts_of_volumes(volumes: Any, attachments: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
     """Return the names of the hosts that can use the existing volumes in *attachments*, each {volume_id, boot_index};
-    ``None`` for any host. If a volume no longer exists, consider only the root volume, because the build will report
-    the missing volume. *volumes*: the volume service."""
+    ``None`` for any host. If the volume service refuses, for example because a volume no longer exists, consider only
+    the root volume. If it refuses the root volume too, return ``None``; the build will report the error. *volumes*: the
+    volume service."""
     roots = [attachment for attachment in attachments if attachment["boot_index"] == 0]
     for counted in (attachments, roots) if attachments else ():
         with suppress(MagnetarError):

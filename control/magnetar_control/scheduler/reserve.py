@@ -27,10 +27,10 @@ UNITS = ("CPUs", "MiB of memory", "GiB of disk", "dedicated CPUs")
 
 
 class ZoneRoom(NamedTuple):
-    """The free capacity of the hosts in one zone, and the reserve that must stay free in case one host fails. *free*:
-    the free amounts of all usable hosts. *largest*: the reserve by resource: the greatest sum of the claims and the
-    free amount of one host. If this host fails, its claims need room on other hosts, and its free amount is lost.
-    *hosts*: by resource, the name of this host."""
+    """The free capacity of the hosts of one zone in one cell, and the reserve that must stay free in case one host
+    fails. *free*: the free amounts of all hosts that are up and enabled. *largest*: the reserve by resource: the claims
+    plus the free amount of the host where this sum is greatest. If this host fails, its claims need room on other
+    hosts, and its free amount is lost. *hosts*: by resource, the name of this host."""
 
     free: Amounts
     largest: Amounts

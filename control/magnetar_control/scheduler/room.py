@@ -127,8 +127,9 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
-    """Return {uuid of a server: names of the server's hosts} for the servers that the scheduler hints of *row* name.
-    Servers of other projects are left out. *claims*: the hosts of the servers that the hints of any row name."""
+    """Return {uuid of a server: names of the server's hosts} for the servers to which the scheduler hints of *row*
+    refer. Servers of other projects are left out. *claims*: the hosts of these servers; hosts of further servers in
+    *claims* are ignored."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():
         if claim.server_id in ids and claim.project_id == row.project_id:

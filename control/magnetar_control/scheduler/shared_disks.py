@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
 
 def hosts_sharing_disks(states: HostStates, server: ServerRow, source: str) -> frozenset[str]:
-    """Return the names of the other hosts that have the own disks that *server* has on the host *source*, because they
-    use the same shared storage. *source* may be down, and the others may be unable to use the storage now."""
+    """Return the names of the hosts that use the same shared storage for server disks as the host *source*, except
+    *source* itself. Return an empty set if the server has no own disks on such a storage. *source* may be down, and the
+    other hosts may be unable to use the storage now."""
     id = shared_disks_of(states.rows.get(source), server).get("id")
     return frozenset(name for name, host in states.hosts.items() if name != source and host.disk_storage == id
                      ) if id else frozenset()
 
 
 def narrow_to_disks(states: HostStates, hosts: frozenset[str] | None, sharing: frozenset[str]) -> frozenset[str] | None:
-    """Return those of *hosts* (``None``: of all hosts) to which a server with disks on shared storage may go: the hosts
-    *sharing* the storage that can use it now, even if there are none. Return *hosts* if *sharing* is empty."""
+    """Return those of *hosts* to which a server with disks on shared storage may move. These are the hosts *sharing*
+    that can use the storage now; there may be none. *hosts*: ``None`` stands for all hosts. *sharing*: the hosts that
+    use the same storage; if it is empty, return *hosts* unchanged."""
     if not sharing:
         return hosts
     reaching = frozenset(name for name in sharing if states.hosts[name].reaches_disk_storage)
@@ -31,7 +33,8 @@ def narrow_to_disks(states: HostStates, hosts: frozenset[str] | None, sharing: f
 
 
 def hosts_by_disk_storage(states: HostStates) -> dict[str, frozenset[str]]:
-    """Return the names of the hosts that use each shared storage of server disks, by the id of the storage."""
+    """Return the names of the hosts that use each shared storage of server disks, by the id of the storage. Storages
+    that only one host uses are left out."""
     by_storage: dict[str, set[str]] = {}
     for name, host in states.hosts.items():
         if host.disk_storage:

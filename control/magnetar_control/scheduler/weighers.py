@@ -77,9 +77,9 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
 
 class WeightTerm(NamedTuple):
     """The contribution of a single weigher to the weight of a host: ``worth`` * (number - ``low``) / ``span``. The
-    weigher compares hosts by this number, for example their free memory: the element ``at`` of the tuple of numbers
-    that describe a host (``Row``). ``low``: the lowest number of all hosts that passed the filters. ``span``: their
-    highest number minus the lowest. ``worth``: the weigher's multiplier with its sign."""
+    weigher compares hosts by this number, for example by their free memory. The number is the element ``at`` of the
+    host's ``Row`` (the tuple of numbers that describe a host). ``low``: the lowest number of all hosts that passed the
+    filters. ``span``: their highest number minus the lowest. ``worth``: the weigher's multiplier with its sign."""
 
     at: int
     low: float

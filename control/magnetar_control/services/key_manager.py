@@ -27,8 +27,8 @@ class CertificateFolder:
         self.folder = folder
 
     def certificate(self, _context: Context, id: str) -> bytes:
-        """Return the X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``, and ``Conflict`` for a file
-        that users other than root or the service may have written."""
+        """Return the X.509 certificate with the uuid *id*, as PEM or DER. Raises ``NotFound`` if its file does not
+        exist. Raises ``Conflict`` if users other than root or the service own the file or may write to it."""
         try:
             path = self.folder / f"{uuid.UUID(id)}.pem"  # an id is never a path
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -66,7 +66,8 @@ class KeyStore:
         return _split_key_text(text)[0] if asks is None else _key_for(asks, id, text)
 
     def key(self, context: Context, id: str) -> str:
-        """Return the key with this uuid. Raises ``NotFound``, and ``Forbidden`` for a key of another user."""
+        """Return the key with the uuid *id*. Raises ``NotFound`` if the key does not exist, and ``Forbidden`` if it
+        belongs to another user than the caller (*context*)."""
         text = self._text(id)
         if text is None:
             raise _no_key(id)
@@ -89,7 +90,8 @@ def _split_key_text(text: str) -> tuple[str, str | None]:
 
 
 def _key_for(context: Context, id: str, text: str) -> str:
-    """Return the key in a stored *text*. Raises ``Forbidden`` if the key belongs to another user than the caller."""
+    """Return the key in *text*, the stored text of the key *id*. Raises ``Forbidden`` if the key belongs to another
+    user than the caller (*context*). A key without a user is returned to every caller."""
     key, owner = _split_key_text(text)
     if owner is not None and owner != context.user_id:
         raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")

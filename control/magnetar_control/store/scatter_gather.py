@@ -41,8 +41,9 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
                    cell0: bool = False) -> dict[str, T | None]:
     """Call *question* with the database of each cell, including disabled cells, in parallel.
 
-    Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
-    limit of the caller's ``statement_timeout`` block). *cell0*: whether to include cell0.
+    Return the results by cell id; ``None`` for a cell that does not answer within *timeout* seconds (default: the limit
+    of the caller's ``statement_timeout`` block, at most ``PATIENCE``). Other errors of *question* are raised. *cell0*:
+    whether to include cell0.
     """
     cells = [(cell, database) for cell, database in store.databases() if cell0 or cell.id != CELL0]
     return scatter_gather_cells(cells, question, timeout)
@@ -50,9 +51,10 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
-    """Call *question* with the database of each of these cells, in parallel; if all cells use SQLite, one after the
-    other. Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds
-    (default: the limit of the caller's ``statement_timeout`` block)."""
+    """Call *question* with the database of each of these *cells*, in parallel. If all cells use SQLite, call it for one
+    cell after the other, without a timeout. Return the results by cell id; ``None`` for a cell that does not answer
+    within *timeout* seconds. Other errors of *question* are raised. *timeout*: by default the limit of the caller's
+    ``statement_timeout`` block, but at most ``PATIENCE``."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
@@ -68,8 +70,9 @@ def _seconds(timeout: float | None) -> float:
 
 def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
                   parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
-    """Execute a query in each of these cells in parallel; return the rows by cell id, or ``None`` for a cell that fails
-    or takes longer than *timeout* seconds. *prepare*: returns the query for ``sqlite`` or ``postgresql``."""
+    """Execute a query in each of these *cells*, in parallel. Return the rows by cell id; ``None`` for a cell that does
+    not answer within *timeout* seconds. Other errors are raised. *prepare*: returns the query for ``sqlite`` or
+    ``postgresql``."""
     def rows(database: Database) -> list[Any]:
         with database.read() as connection:
             return prepare(database.kind).all(connection, parameters)
@@ -133,9 +136,9 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
-    """Wait for the answers to queries, and return the rows by cell id; ``None`` for a cell that fails or does not
-    answer before *deadline*. *sent*: (cell, database, generator that returns the rows), by file descriptor of the
-    socket; empty afterwards."""
+    """Wait for the answers to queries, and return the rows by cell id; ``None`` for a cell that does not answer before
+    *deadline* (``time.monotonic()``). *sent*: (cell, database, generator that returns the rows), by file descriptor of
+    the socket. The function removes each item of *sent* when it is done with the cell."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:

@@ -39,7 +39,8 @@ class Answer:
         self.headers = dict(headers or {})
 
     def body(self) -> bytes | Iterable[bytes] | LiveBody:
-        """Return the content as bytes, or as what is streamed."""
+        """Return the content as bytes: a document as JSON, a text as UTF-8, ``None`` as no bytes. Return streamed
+        content (an iterable or a ``LiveBody``) unchanged."""
         if self.content is None:
             return b""
         if isinstance(self.content, bytes):

@@ -331,7 +331,7 @@ async def _in_pieces(send: Any, body: bytes) -> None:
 
 
 async def _gone(receive: Any) -> None:
-    """Wait until the client has closed the connection. *receive*: ASGI's."""
+    """Wait until the client has closed the connection. *receive*: the callable ``receive`` of ASGI."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -362,8 +362,8 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
     """Return a function that a handler in a thread calls to read the request's body. That function returns an iterator
-    over chunks, which raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when the client is slower than
-    *pace*. *receive*: ASGI's. *loop*: the event loop."""
+    over chunks. The iterator raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when the client is
+    slower than *pace*. *receive*: the callable ``receive`` of ASGI. *loop*: the event loop that runs *receive*."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()

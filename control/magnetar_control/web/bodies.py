@@ -72,9 +72,9 @@ class RequestBytes:
 
 
 class IncomingBody:
-    """A reader of one request's body. *receive*: ASGI's. *share*: counts the bytes in memory. Raises ``Fault``: 400
-    when the client disconnects, 408 when it is too slow, 413 when the body is too long, 429 when the client's address
-    has too many bytes in memory."""
+    """A reader of one request's body. *receive*: the callable ``receive`` of ASGI. *share*: counts the bytes in memory.
+    Raises ``Fault``: 400 for a disconnected client, 408 for a slow client, 413 for a too long body, 429 when the
+    client's address has too many bytes in memory."""
 
     def __init__(self, receive: Any, headers: Mapping[str, str], share: RequestBytes) -> None:
         length = headers.get("content-length", "")

@@ -25,10 +25,10 @@ Answered = asyncio.Future[Answer]
 class RunIn(Enum):
     """Where the handler of a request runs.
 
-    ``EVENT_LOOP``: in the event loop, because passing it to a thread would take longer. ``ONE_THREAD``: in a thread,
-    one request at a time, because it only computes. ``FEW_THREADS``: in a thread, a few requests at a time, because it
-    mostly computes. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate thread pools, for requests
-    that wait for hosts, report the cloud's health, or compute for long.
+    ``EVENT_LOOP``: in the event loop, because passing the request to a thread would take longer. ``ONE_THREAD``: in a
+    thread, one request at a time, because it only computes. ``FEW_THREADS``: in a thread, a few requests at a time,
+    because it mostly computes. ``THREAD``: in a thread. The others are separate thread pools: ``WAIT`` for requests
+    that wait for hosts, ``HEALTH`` for reports of the cloud's health, ``LOGIN`` for logins and other long computations.
     """
 
     EVENT_LOOP = auto()
@@ -66,9 +66,9 @@ class Turnstile:
 
 
 class Together:
-    """Runs quick requests, in the event loop or in *threads*. Identical requests (also in their headers) that arrive
-    before the first of them begins share one response, so that many clients that poll the same servers cost no more
-    than a few clients. No client gets a response that was computed before its request arrived."""
+    """A runner of quick requests, in the event loop or in *threads*. Identical requests (same URL and headers) share
+    one response, if they arrive before any of them begins to run. Many clients that poll the same servers therefore
+    cost no more than a few clients. No client gets a response that was computed before its request arrived."""
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads

@@ -20,9 +20,9 @@ LATER = {"Retry-After": "10"}
 
 
 class TransferLimit:
-    """The limit of concurrent uploads, downloads or streams of events. *kind*: "uploads" or "downloads", for messages.
-    *most*: the limit for all projects together; *of_project*: the limit for one project. *content*: what follows the
-    kind in messages. *of_admins*: whether administrators and services are counted too."""
+    """The limit of concurrent uploads, downloads or streams of events. *kind* and *content*: the two parts of their
+    name in error messages, such as "uploads" and " of image content". *most*: the limit for all projects together.
+    *of_project*: the limit for one project. *of_admins*: whether administrators and services are counted too."""
 
     def __init__(self, kind: str, most: int, of_project: int, content: str = " of image content",
                  of_admins: bool = False) -> None:
@@ -101,8 +101,8 @@ class Transfers:
 
 
 class Pieces(Iterator[bytes]):
-    """An iterator over the chunks of a response that calls *done* once, when it is closed: after the last chunk was
-    sent, or when the transfer is aborted."""
+    """An iterator over the chunks of a response. Its method ``close`` calls *done* once: after the last chunk was sent,
+    or when the transfer is aborted."""
 
     def __init__(self, pieces: Iterator[bytes], done: Callable[[], None]) -> None:
         self._pieces, self._done = pieces, done

@@ -35,25 +35,26 @@ ANY_TPM = ("user", "host", "deployment")
 
 
 class Action(NamedTuple):
-    """The declaration of an action on a server, such as reboot: when it is allowed, and its effects.
+    """The declaration of an action on a server, such as reboot: when the action is allowed, and its effects.
 
-    * *states*: the vm_states that allow it. *task*: the server's task_state during the action. *steps*: later
-      task_states during the action, in order. *after*: the vm_state after success (``None``: unchanged).
-    * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed on a server with a
-      task_state. *exclusive*: it is refused while another exclusive action of the server is queued or running, even
-      without a task_state. *over*: the task_states of actions that it interrupts: a queued action is dropped, a
-      running one is cancelled.
-    * *want*: the fields that it sets in the desired state of the server. *kind*: the name of the limit (concurrent
-      actions per host) that applies to it. *placed*: it is refused on a server that never had a host (Nova's "is not
-      ready"); an offloaded server has had one. *plain*: it has no arguments, so the API only queues it for the
-      conductors.
-    * *rule*: its policy rule, without the prefix ``os_compute_api:``. *label*, *event*: in os-instance-actions, its
-      name and the name of its event. *notification*: the name of its versioned notifications, without the prefix
+    * *states*: the vm_states in which the action is allowed. *task*: the server's task_state during the action.
+      *steps*: later task_states during the action, in order. *after*: the vm_state after success (``None``: unchanged).
+    * *locked*: the action is refused on a locked server, except for admins. *busy*: the action is allowed on a server
+      with a task_state. *exclusive*: the action is refused while another exclusive action of the server is queued or
+      running, even without a task_state. *over*: the task_states of other actions that this action interrupts. A queued
+      action is then dropped, a running one is cancelled.
+    * *want*: the fields that the action sets in the desired state of the server. *kind*: the name of the limit
+      (concurrent actions per host) that applies to the action. *placed*: the action is refused on a server that never
+      had a host (Nova's "is not ready"). *plain*: the action has no arguments, so the API only queues the action for
+      the conductors.
+    * *rule*: the policy rule, without the prefix ``os_compute_api:``. *label*, *event*: the names of the action and of
+      its event in os-instance-actions. *notification*: the name of the versioned notifications, without the prefix
       ``instance.``; empty for none.
-    * *bare*: it is refused on a server with shares. *tpm*: the values of ``tpm_secret_security`` that allow it, on
-      a server with a TPM. *starts*: it starts the guest, so other users are refused if only the server's
-      user can open its TPM. *carries*: it saves or moves the state of a running guest, and is refused if host devices
-      hold a part of this state. *copies*: it creates an image of the root disk, which other users may read.
+    * *bare*: the action is refused on a server with shares. *tpm*: the values of ``tpm_secret_security`` with which a
+      server with a TPM allows the action. *starts*: the action starts the guest. Other users are refused if only the
+      server's user can open the TPM. *carries*: the action saves or moves the state of a running guest, and is refused
+      if host devices hold a part of this state. *copies*: the action creates an image of the root disk, which other
+      users may read.
     """
 
     states: tuple[str, ...]

@@ -58,14 +58,15 @@ def refused_for_adopted(name: str, what: str) -> Conflict:
 
 
 def plan_adopted(want: Optional[Document], have: Document) -> Iterator[Step]:
-    """Yield the steps that bring an adopted server (a libvirt domain that another program created) from its present
-    state *have* to its desired state *want* (``None``: removed). Raises ``Conflict`` if the domain no longer exists.
+    """Yield the steps that bring an adopted server from its present state *have* to its desired state *want* (``None``:
+    removed). Another program has created the libvirt domain of an adopted server. Raises ``Conflict`` if a server that
+    is not removed has no domain any more, or has a transient domain that would disappear when stopped.
 
-    Keys of *have*: ``power``, its power state, and optionally ``owned`` (the domain's definition has the metadata with
+    Keys of *have*: ``power``, the power state, and optionally ``owned`` (the domain's definition has the metadata with
     which Magnetar marks its domains), ``unmarked`` (the definition or the running domain lacks this mark),
     ``recorded_power`` (the power state that the agent has stored), ``transient`` (the domain runs, and another program
-    has undefined it), ``releasing`` (the server is released, not deleted), ``paths`` (of its disks), and ``definition``
-    (the file with the domain's XML at the time of the adoption).
+    has undefined it), ``releasing`` (the server is released, not deleted), ``paths`` (of the server's disks), and
+    ``definition`` (the file with the domain's XML at the time of the adoption).
     """
     if want is None:
         yield from _removal_steps(have)
@@ -117,9 +118,9 @@ def adopted_server_fields(want: Mapping[str, Any], former: Mapping[str, Any], cu
 
 
 def _means(value: Any, current: Any) -> bool:
-    """Return whether the *current* value of a field satisfies the requested *value*: they are equal, or *value* is
-    ``auto``. Of a mapping, only the keys in *value* are compared; of a list, all items in order.
-    """
+    """Return whether the *current* value of a field satisfies the requested *value*: both are equal, or *value* is
+    ``auto``. Mappings are compared only by the keys of *value*. Lists must have equal lengths; their items are compared
+    in order."""
     if value in (current, "auto"):
         return True
     if isinstance(value, dict) and isinstance(current, dict):

@@ -212,9 +212,8 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether the field *_name* may change from *_old* to *_new* although it is immutable in general.
-        Subclasses override this for exceptions.
-        """
+        """Return whether the field *_name* may change from *_old* to *_new*, although the field is immutable otherwise.
+        The default is ``False``; subclasses override this method to allow certain changes."""
         return False
 
     @classmethod

@@ -41,8 +41,9 @@ def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypt
     whole content. Raises only ``ImageRefused``, with the reason.
 
     *claimed*: the format that the user states; it only decides whether a compressed file may be a ramdisk. *encrypted*:
-    if true, the image must be a qcow2 that is encrypted with LUKS; if false, encrypted images are refused. *read*:
-    reads the content at an offset, for formats with tables further behind (VHD, VHDX); by default, from *head*.
+    if true, the image must be a qcow2 that is encrypted with LUKS; if false, encrypted images are refused. *read*: a
+    function (offset, length) that reads the content, for formats whose tables may lie behind *head* (VHD, VHDX). By
+    default, only *head* is read.
     """
     if not size:
         raise ImageRefused("The image is empty.")
@@ -232,9 +233,9 @@ def _vmdk(head: bytes, _size: int) -> Facts:
 
 
 def converted_disk_size(format: str, size: int, read: ReadAt) -> int:
-    """Return the virtual size in bytes of a disk in one of the formats ``CONVERTED``. *size*: bytes of its content.
-    *read*: reads the content at an offset. Raises ``ImageRefused`` for any other content.
-    """
+    """Return the virtual size in bytes of a disk in one of the formats ``CONVERTED``. *size*: bytes of the disk's
+    content. *read*: a function (offset, length) that reads the content. Raises ``ImageRefused`` if the content is not
+    an acceptable disk of this format."""
     return CONVERTED[format](read, size)
 
 

@@ -11,7 +11,8 @@ from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Return whether *answer* contains a running operation instead of the requested resource (HTTP status 202)."""
+    """Return whether *answer* contains only an operation, and perhaps a request id, instead of the requested resource
+    (HTTP status 202)."""
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 

@@ -133,9 +133,8 @@ def _change_verbs(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs (names of operations, keys of ``TEXT``) of the steps that create disks and volumes while the
-    server is off. *want*, *have*: as in ``plan_server``. *sizes*: the verbs of ``_resizing``.
-    """
+    """Yield the verbs (names of operations, keys of ``TEXT``) of the steps that remove and create disks and volumes
+    while the server is off. *want*, *have*: as in ``plan_server``. *sizes*: the verbs of ``_resizing``."""
     rebuild = have.get("rebuild")
     if rebuild:
         yield from ("reimage",) * bool(root_block_device(want) and not rebuild.get("keep_volume"))
@@ -166,9 +165,9 @@ def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) 
 
 
 def _differs(want: Document, have: Document) -> list[str]:
-    """Return the names of changed fields that QEMU can apply only at its next start: flavor, hardware, machine or
-    networks. *want*, *have*: as in ``plan_server``.
-    """
+    """Return the names of the fields flavor, hardware, machine and networks that have changed in a way that affects the
+    domain. QEMU applies such changes only at its next start; only NICs can also change while the guest runs. *want*,
+    *have*: as in ``plan_server``."""
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
     fields = [] if same else ["flavor"]
     fields += ["hardware"] * (_parts(want) != _parts(have))
@@ -201,9 +200,8 @@ def _shape(flavor: Document, files: Iterable[str]) -> Document:
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
     """Yield the verbs (names of operations, keys of ``TEXT``) of the steps that power the server off, because the
-    fields *names* change. Raises ``Conflict`` for a server that is on, unless the request turns it off, rebuilds it,
-    allows a reboot, or begins or ends a rescue.
-    """
+    fields *names* change. Raises ``Conflict`` for a running, paused or suspended server, with these exceptions: the
+    request turns the server off, rebuilds it, allows a reboot, or begins or ends a rescue."""
     power = have["power"]
     if have.get("rebuild"):
         yield from ("discard",) if power == SUSPENDED else verbs_between(power, OFF)

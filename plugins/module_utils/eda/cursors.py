@@ -20,9 +20,8 @@ WRITE_SECONDS = 0.5
 
 
 class CursorFile:
-    """A file that remembers what was passed on. *path*: without one, the cursor lasts as long as the source runs.
-    Subclasses say what is in it.
-    """
+    """The base class of cursor files. A cursor file records what an event source has passed on to the rule engine.
+    *path*: the file; ``None``: the record ends together with the event source. Subclasses define the content."""
 
     def __init__(self, path: Optional[str]) -> None:
         self._path = None if path is None else Path(path)
@@ -34,13 +33,12 @@ class CursorFile:
         self._read()
 
     def _load(self, content: Any) -> None:
-        """Take over the content of a file. Raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is of another
-        form.
-        """
+        """Set the attributes of this object from *content*, the parsed JSON of the cursor file. Raises ``ValueError``,
+        ``KeyError`` or ``TypeError`` if *content* does not have the expected form."""
         raise NotImplementedError
 
     def _content(self) -> dict[str, Any]:
-        """Return the content for the file."""
+        """Return the mapping that ``write`` stores in the cursor file, in addition to version and time."""
         raise NotImplementedError
 
     def _read(self) -> None:
@@ -56,7 +54,8 @@ class CursorFile:
             log.warning("magnetar.compute.events: %s; what happened before is not known", self.problem)
 
     def write(self, now: bool = False) -> None:
-        """Replace the file, at most every ``WRITE_SECONDS``, or *now*. A crash leaves the old content or the new."""
+        """Write the cursor file. Do nothing if the last write was less than ``WRITE_SECONDS`` ago, unless *now* is
+        true. After a crash, the file has either the old or the new content."""
         if self._path is None or (not now and time.monotonic() - self._written_at < WRITE_SECONDS):
             return
         part = self._path.with_name(self._path.name + ".part")
@@ -74,7 +73,8 @@ class CursorFile:
 
 
 class HostCursor(CursorFile):
-    """What was passed on of a host: the servers as they were last seen, and the operations."""
+    """The cursor file for the events of a host. It contains the servers as they were last seen, and the last operations
+    that were passed on to the rule engine."""
 
     def __init__(self, path: Optional[str]) -> None:
         self.host: Optional[str] = None
@@ -95,7 +95,8 @@ class HostCursor(CursorFile):
 
 
 class CloudCursor(CursorFile):
-    """What was passed on of a cloud: the API's cursor, and the last events, which may come again."""
+    """The cursor file for the events of a cloud. It contains the cursor of the API, and the last events that were
+    passed on to the rule engine. The API may send these events again."""
 
     def __init__(self, path: Optional[str]) -> None:
         self.cursor: Optional[str] = None
@@ -115,5 +116,6 @@ class CloudCursor(CursorFile):
 
 
 def seconds_of(moment: Any) -> float:
-    """Return *moment* of an agent or cloud (ISO 8601) as seconds since the epoch; 0 for none."""
+    """Convert *moment*, an ISO 8601 timestamp from an agent or cloud, to seconds since the epoch, and return them; 0
+    for ``None``."""
     return 0.0 if moment is None else datetime.fromisoformat(str(moment)).timestamp()

@@ -201,8 +201,8 @@ def _apply_at(place, works):
 
 
 def _apply_group(place, noun, group):
-    """Apply *group*, items (``ItemRun``) with the same resource type *noun*, at *place*. Failed items are repeated
-    after the others have succeeded, since a failed item may refer to the resource of another item.
+    """Apply *group*, items (``ItemRun``) with the same resource type *noun*, at *place*. If some items succeed, repeat
+    those that failed with an error in ``DEPENDING``, because a failed item may refer to the resource of another item.
     """
     while group:
         try:

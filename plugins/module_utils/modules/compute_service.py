@@ -14,8 +14,8 @@ from .resource import ResourceModule
 
 
 class HostSettingsModule(ResourceModule):
-    """The base class of modules for a resource that exists as long as its host, and so is neither created nor removed.
-    """
+    """The base class of modules that change a resource of a host or cell. The resource exists as long as the host or
+    cell, so these modules neither create nor remove it. Only the module compute_service can remove its resource."""
 
     rules = {}
     replaced = ("name",)

@@ -127,9 +127,8 @@ def texts_of_field(field, value):
 
 
 def _without_omitted(item, record):
-    """Return the mapping *item* without the keys that the user omitted (Ansible sets them to ``None``), and without
-    aliases of the fields of *record* (Ansible sets the field as well); other values unchanged.
-    """
+    """Return the mapping *item* without omitted keys, which Ansible sets to ``None``. Aliases of the fields of *record*
+    are removed too, because Ansible also sets the field itself. Return any other *item* unchanged."""
     if not isinstance(item, dict):
         return item
     aliases = {alias for field in record.fields for alias in field.aliases}

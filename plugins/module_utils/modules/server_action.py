@@ -158,18 +158,18 @@ class ServerActionModule(Module):
 
 
 def _is_locked_as_requested(server, params):
-    """Return whether the server is locked already with the requested reason, or for unlock is not locked. The API of an
-    earlier release does not tell.
-    """
+    """Return whether the action lock or unlock would change nothing. For lock: the server is locked, with the requested
+    reason if one is set. For unlock: the server is not locked. Return ``False`` if an API of an earlier release does
+    not report locks."""
     if params["action"] == "unlock":
         return server.get("locked") is False
     return bool(server.get("locked")) and params["locked_reason"] in (None, server.get("locked_reason"))
 
 
 def _find_outside_project(client, key, action):
-    """Return the server *key* (name or uuid) that a normal lookup does not find, if *action* can be used on it: for
-    restore and force_delete a soft-deleted server, for evacuate a server of any project. Otherwise return ``None``.
-    """
+    """Return the server *key*, which a normal lookup does not find, if *action* can be used on it; otherwise ``None``.
+    For restore and force_delete, find a soft-deleted server by name. For evacuate, find a server of any project by
+    uuid. Only clouds have such servers."""
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
     if action == "evacuate" and client.of_cloud:

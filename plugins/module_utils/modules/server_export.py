@@ -33,7 +33,8 @@ class ServerExportInfoModule(InfoModule):
 
 
 def refuse_clouds(client):
-    """Raise ``InvalidField`` if *client* uses a cloud: an export is a folder of a host, which its agent writes."""
+    """Raise ``InvalidField`` if *client* uses a cloud. An export is a directory of a host, and only the agent of this
+    host writes it."""
     if client.of_cloud:
         raise InvalidField("cloud", "is not for exports, which are folders of a host. Name the agent of the "
                                     "server's host as endpoint")

@@ -74,7 +74,8 @@ class SshDial:
             self._login = None
 
     def _open_connection(self, timeout):
-        """Return a connection over the existing SSH login; ``None`` if there is no login, or it was lost."""
+        """Return a connection over the existing SSH login; ``None`` if there is no login, or the connection cannot be
+        opened."""
         if self._login is None or not self._login.active:
             return None
         try:

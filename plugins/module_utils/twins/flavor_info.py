@@ -50,9 +50,9 @@ class FlavorInfoModule(InfoModule):
 
 
 def _fitting(flavors, name, condition):
-    """Return those *flavors* whose size *name*, such as ram, meets *condition*, such as ``>=1024``, or MIN for the
-    least value. Raises ``InvalidField``.
-    """
+    """Return those *flavors* whose field *name*, such as ram, meets *condition*. *condition*: a number, optionally
+    after ``<``, ``<=``, ``>`` or ``>=``; or MIN or MAX for the smallest or largest value of all *flavors*. Raises
+    ``InvalidField``."""
     if condition.upper() in EXTREMES:
         extreme = EXTREMES[condition.upper()]((flavor[name] for flavor in flavors), default=None)
         return [flavor for flavor in flavors if flavor[name] == extreme]

@@ -50,8 +50,8 @@ class FloatingIpModule(ResourceModule):
 
     def _release(self, search, params, check_mode, diff_mode, client):
         """Dissociate the floating IPs that *search* (a ``_Search``) finds from their ports, or remove them if the
-        option ``purge`` is set. Return the module result; of several floating IPs, it shows the last.
-        """
+        option ``purge`` is set. Return the module result. ``changed`` and ``actions`` cover all these floating IPs, the
+        other keys only the last one."""
         result = {"changed": False, NOUN: None, "actions": [], "changes": {}}
         for floating_ip in search.matching():
             waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
@@ -66,9 +66,8 @@ class FloatingIpModule(ResourceModule):
 
 
 class _Search:
-    """The search for the floating IPs that a task without name and id means: by address, server and network in the
-    module parameters *params*. *check_mode*: missing resources are no error.
-    """
+    """A search for the floating IPs that a task manages if the task sets neither name nor id. The module parameters
+    *params* select them by address, server and network. *check_mode*: missing resources are no error."""
 
     def __init__(self, client, params, check_mode):
         self.client, self.params = client, params
@@ -88,11 +87,11 @@ class _Search:
             self.client, noun, REFERENCE.check(key, option), option, assumed or self.params["state"] == ABSENT)
 
     def _port(self):
-        """Return the port in the network ``nat_destination`` that the floating IP must lead to: a port of the server,
-        if given, and with ``fixed_ip_address``, if given. Return ``None`` if ``nat_destination`` is not set. Raises
-        ``InvalidField`` if no port or several ports match; with state absent, returns ``None`` or the first port
-        instead.
-        """
+        """Return the port that the floating IP must lead to: a port in the network ``nat_destination``. If the options
+        ``server`` and ``fixed_ip_address`` are set, the port must match them too. Return ``None`` if
+        ``nat_destination`` is not set. Raises ``InvalidField`` if no port or several ports match, or if
+        ``fixed_ip_address`` is set without ``server`` and ``nat_destination``. With state absent, return the first
+        matching port, or ``None``."""
         address = self.params["fixed_ip_address"]
         if self.inside is None:
             if address and not self.server:
@@ -151,7 +150,7 @@ class _Search:
                     network=network or outside_network_of_server(self.client, self.server))
 
     def _refuse_theft(self, floating_ip):
-        """Raise ``InvalidField`` if *floating_ip* leads to another server than the task says."""
+        """Raise ``InvalidField`` if *floating_ip* is associated with a server other than the server of the task."""
         other = floating_ip["server"]
         if self.server and other not in (None, self.server["id"]):
             raise InvalidField("floating_ip_address", "leads to server %s; take it from there first, with state absent"

@@ -96,9 +96,8 @@ class SecurityGroupRuleInfoModule(Module):
 
 
 def _find_group(client, key, needed):
-    """Return the security group with the name or uuid *key*; if there is none, ``None``, or raise ``NotFound`` if it is
-    *needed*.
-    """
+    """Return the security group with the name or uuid *key*. If there is none, return ``None``, or raise ``NotFound``
+    if *needed* is true."""
     try:
         return client.get("security_group", key)
     except NotFound as error:

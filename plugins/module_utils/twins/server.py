@@ -56,7 +56,8 @@ class CloudServerModule(ServerModule):
         return result
 
     def _check(self, params):
-        """Raise ``InvalidField`` if options that concern one server are used with many, or without waiting."""
+        """Raise ``InvalidField`` if an option for a single server is set together with ``servers``. Also raise it for
+        an option for floating IPs without ``wait``, and for ``flavor_include`` without ``flavor_ram``."""
         for option in (*ADDRESSES, "delete_ips", "flavor_ram"):
             if params[option] and params["servers"] is not None:
                 raise InvalidField(option, "is for a single server; with servers, use a task for each, or the module "
@@ -91,9 +92,8 @@ class CloudServerModule(ServerModule):
                                   if floating_ip["server"] == server["id"]]
 
     def _new_address(self, client, params, server, floating_ips, check_mode):
-        """Associate a floating IP that no port has, or else a new floating IP, with *server*. Return whether anything
-        changed.
-        """
+        """Associate a floating IP with *server*: with the option ``reuse_ips``, an existing floating IP that no port
+        has; otherwise, or if there is none, a new one. Return whether anything changed."""
         pools = params["floating_ip_pools"]
         network = known_resource(client, "network", pools[0], "floating_ip_pools", False)["id"] if pools else \
             outside_network_of_server(client, server)
@@ -104,9 +104,9 @@ class CloudServerModule(ServerModule):
 
 
 def _check_addresses(client, params, check_mode):
-    """Raise an error, before the server is created, if *client* is connected to a single host, or if a floating IP in
-    the option ``floating_ips`` does not exist.
-    """
+    """Check the options for floating IPs before the server is created. If one of them is set, raise an error if
+    *client* is connected to a single host. Also raise an error if a floating IP in ``floating_ips`` does not exist,
+    except in check mode."""
     option = next((option for option in (*ADDRESSES, "delete_ips") if params[option]), None)
     if option is None:
         return

@@ -96,8 +96,9 @@ def is_drive(disk: Disk) -> bool:
 
 
 def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Return *disks*, the ephemeral and swap disks of a server. Their device names are changed only in a server without
-    a stored layout (created by an earlier agent): in such a server, a swap disk without an ephemeral disk is vdc."""
+    """Return *disks*, the ephemeral and swap disks of a server, with corrected device names. A server from an earlier
+    release of the agent has no stored layout; its swap disk is vdc if it has no ephemeral disk. In all other cases,
+    *disks* are returned unchanged."""
     alone = len(disks) == 1 and disks[0].file == SWAP
     return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
         document) else list(

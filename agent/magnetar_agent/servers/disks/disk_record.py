@@ -25,7 +25,8 @@ WANTED = ("root_format",)
 
 
 def disk_facts(document: Document) -> Fields:
-    """Return the facts about the server's disks in its document: ``state`` and ``want``."""
+    """Return the facts about the server's disks from its document, as ``{"state": …, "want": …}``: the state fields and
+    the requested fields that describe the disks (``NOTES``, ``WANTED``)."""
     state = document.state
     return {"state": {name: state[name] for name in NOTES if name in state},
             "want": {name: document.want[name] for name in WANTED}}

@@ -172,8 +172,9 @@ def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove the RBD images of the disks *files* and their marker files in the server's folder. A marker file means
-    that the disk is complete, so the marker is renamed before the RBD image is removed. Missing disks are ignored."""
+    """Remove the RBD images of the disks *files* and their marker files in the server's folder. Missing disks are
+    ignored. A marker file says that its disk is complete. It is therefore renamed before the RBD image is removed, and
+    deleted afterwards."""
     place, files = server_folder(host, document.id), list(files)
     if document.state.get(RECORDED, {}).get("file") in files:  # its absence means that another host has taken over
         del document.state[RECORDED]
@@ -236,7 +237,8 @@ def _digests(host: LocalHost) -> set[str]:
 
 
 def complete_rbd_disks(host: LocalHost, document: Document) -> list[str]:
-    """Return the files of those of the server's disks that are complete, the root disk first."""
+    """Return the file names of the server's complete disks, such as ``disk.swap``. The root disk (``disk``) comes
+    first."""
     return sorted(path.name for path in server_folder(host, document.id).glob("disk*")
                   if _FILE.fullmatch(path.name) and not path.name.endswith(GOING))
 
@@ -288,5 +290,6 @@ def _strange(names: Iterable[str], known_marks: set[str]) -> Iterator[str]:
 
 
 def rbd_image_name(document: Document, file: str) -> str:
-    """Return the name of the RBD image of the server's disk *file*. The server's document must have the mark."""
+    """Return the name of the RBD image of the server's disk *file*: the server's uuid, its mark and *file*. The mark is
+    a random text, which must be in the server's document already (see ``_begin``)."""
     return f"{document.id}_{document.state[NOTE]['mark']}_{file}"

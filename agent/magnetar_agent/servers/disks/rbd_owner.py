@@ -50,8 +50,9 @@ _OF_FILES = ("base", "image_name", "iso", "boot")
 
 # The record -------------------------------------------------------------------------------------------------------
 def record_rbd_disks(host: LocalHost, document: Document) -> None:
-    """Write the current facts about the server's RBD images from its document into the record of the first image, with
-    this host as the owner. Do nothing if they are there already, or the server has no complete RBD image."""
+    """Store a record with the first RBD image of the server: this host as the owner of all its images, and the current
+    facts about its disks from *document*. Do nothing if the same record was stored before, or if the server has no
+    complete RBD image. The caller must write *document*, which notes that the record is stored."""
     files = _recordable_files(host, document)
     if not files:
         return
@@ -76,8 +77,9 @@ def try_to_record(host: LocalHost, document: Document) -> bool:
 
 
 def record_all_rbd_disks(host: LocalHost) -> None:
-    """Write the records of the servers that have none yet, because they were made by an earlier release or have
-    migrated here while Ceph did not answer. Stop at the first failure."""
+    """Call ``try_to_record`` for each server without a record of the owner in Ceph, and write the server's document.
+    Such a server was created by an earlier release, or has migrated here while Ceph did not answer. Stop at the first
+    failure."""
     for peeked in host.documents.peek("server"):
         if RECORDED in peeked.state or NOTE not in peeked.state or not rbd_images.uses_rbd_images(peeked.want):
             continue
@@ -91,7 +93,8 @@ def record_all_rbd_disks(host: LocalHost) -> None:
 
 
 def check_rbd_owner(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if another host has taken over the server's RBD images, or has at least begun to."""
+    """Raise ``Conflict`` if another host is recorded as the owner of the server's RBD images, or if the image with the
+    record is missing: another host may have renamed it while taking over the images."""
     if reason := _why_not_mine(host, document):
         raise Conflict(f"{reason} Look for the server there, and delete it here; its disks stay.")
 
@@ -127,7 +130,8 @@ def _record(host: LocalHost, document: Document, files: list[str]) -> str:
 
 
 def _read(tools: RbdPool, name: str) -> Any:
-    """Return the record of the image *name*; ``None`` if it has none. Raises ``Conflict`` if it cannot be read."""
+    """Return the record of the RBD image *name*: the owner of the server's images, and facts about the disks. ``None``
+    if there is no complete record. Raises ``Conflict`` if the record cannot be parsed. *tools*: the Ceph pool."""
     text = tools.annotation(name)
     if text is None:
         return None
@@ -141,8 +145,9 @@ def _read(tools: RbdPool, name: str) -> Any:
 
 # Evacuation -------------------------------------------------------------------------------------------------------
 def adopt_rbd_disks(task: Task) -> None:
-    """Take over the RBD images of the former owner that the server's field ``adopt_disks`` names, as they are. May be
-    repeated. Raises ``Conflict`` if the pool for new servers' disks does not have them, or another host owns them."""
+    """Take over the existing RBD images of an evacuated server, with their content. The former owner is in the server's
+    field ``adopt_disks``. May be repeated. Raises ``Conflict`` if the pool for new servers' disks does not have the
+    images, or if the former owner does not own them."""
     host, document = task.host, task.document
     state = document.state
     if NOTE not in state:
@@ -153,7 +158,8 @@ def adopt_rbd_disks(task: Task) -> None:
 
 
 def _note_adoption(task: Task) -> None:
-    """Note in the server's document which images it takes over and which mark they get, before anything happens."""
+    """Store in the server's document which RBD images the server takes over, and the mark (a random text) for their new
+    names. Nothing in Ceph is changed yet. Raises ``Conflict`` if the images cannot be taken over."""
     host, document = task.host, task.document
     if root_pool.type_of(host, host.settings.root_pool) != RBD:
         raise Conflict(f"The disks of server {document.name!r} lie on storage that several hosts reach, and host "
@@ -177,8 +183,9 @@ def _note_adoption(task: Task) -> None:
 
 
 def _find_record(tools: RbdPool, document: Document) -> tuple[str, Fields]:
-    """Return the mark and the record of the server's images that belong to the former owner. Images of earlier owners
-    that never returned may have other marks."""
+    """Return the mark and the record of the server's RBD images that belong to the former owner (the field
+    ``adopt_disks``). The mark is a random part of the image names; images of earlier owners may have other marks.
+    Raises ``Conflict`` unless exactly one mark belongs to the former owner. *tools*: the Ceph pool."""
     records: dict[str, Fields] = {}
     for name in tools.names():
         match = rbd_images.RBD_IMAGE.fullmatch(name)
@@ -197,8 +204,9 @@ def _find_record(tools: RbdPool, document: Document) -> tuple[str, Fields]:
 
 
 def _take(host: LocalHost, document: Document) -> None:
-    """Make this host the owner of the images, and give them the server's new mark. The record changes first, and its
-    image is renamed last: from then on the former owner may use none of them."""
+    """Make this host the owner of the server's RBD images, and give the images names with the server's new mark. First
+    write this host into the record of the first image: the former owner may then use none of the images. Rename the
+    first image last. Raises ``Conflict`` if an image is missing. May be repeated."""
     tools, adopted, place = rbd_images.rbd_pool_of_server(host, document), document.state[ADOPTED], server_folder(
         host, document.id)
     make_state_folder(place)
@@ -252,8 +260,9 @@ def leave_rbd_disks(host: LocalHost, document: Document) -> bool:
 
 
 def _give_back(host: LocalHost, document: Document, adopted: Fields) -> bool:
-    """Rename the images back, then write the former owner into the record. Return ``False`` if the former owner has
-    made a disk anew meanwhile, so that an image had to keep its name."""
+    """Give the server's RBD images their former names again, then write the former owner into their record. Return
+    ``False`` if an image cannot be renamed, because the former owner has created an image with that name meanwhile.
+    *adopted*: the former owner, the former mark in the names, and the files of the disks."""
     tools, former, renamed = rbd_images.rbd_pool_of_server(host, document), f"{document.id}_{adopted['mark']}_", True
     names = set(tools.names())
     for file in reversed(adopted["files"]):
@@ -274,8 +283,8 @@ def _give_back(host: LocalHost, document: Document, adopted: Fields) -> bool:
 
 # What the host reports ----------------------------------------------------------------------------------------------
 def report_disk_pool(host: LocalHost) -> Fields | None:
-    """Return the host's field ``disk_pool``; ``None`` if new servers' disks are not in Ceph. The identity of the pool
-    is remembered, since the disks are still there while Ceph does not answer."""
+    """Return the host's field ``disk_pool``; ``None`` if new servers' disks are not in Ceph. While Ceph does not
+    answer, ``id`` is the identity of the pool that was read last and is stored in the state folder."""
     name = host.settings.root_pool
     if name is None or root_pool.type_of(host, name) != RBD:
         return None

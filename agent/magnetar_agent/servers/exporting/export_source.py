@@ -108,7 +108,8 @@ def _virtual_size(host: LocalHost, server: Document, disk: Disk) -> int:
 
 
 def _used_bytes(disk: Disk, virtual: int) -> int:
-    """Return how many bytes of *disk* have content at most: for files, what they and their backing files occupy."""
+    """Return how many bytes of content *disk* has at most. For disks in files, this is the space that the file and its
+    backing file occupy. For all other disks it is *virtual*, the size that the guest sees."""
     paths = [] if disk.remote or disk.block_device else [disk.path, *([disk.backing.path] if disk.backing else [])]
     statuses = [path.stat() for path in paths if path.exists()]
     if not statuses or not all(stat.S_ISREG(status.st_mode) for status in statuses):

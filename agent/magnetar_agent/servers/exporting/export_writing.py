@@ -121,7 +121,8 @@ def _write_files(task: Task, server: Document, folder: Path, disks: list[Exporte
 
 
 def portable_name(name: str) -> str:
-    """Return the name of the domain for a server called *name*. libvirt and file systems take no slash in it."""
+    """Return the name of the exported domain for a server called *name*. Slashes, which libvirt and file systems do not
+    permit in it, become hyphens, and so do control characters. A *name* that has only dots becomes ``server``."""
     return re.sub(r"[/\x00-\x1f\x7f]", "-", name) if name.strip(".") else "server"
 
 

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
     """Return the CPU mode for a guest with this *hardware* and *virt_type* (kvm or qemu), from the agent's settings;
     ``None`` if they set no CPU mode. An emulated guest of another CPU architecture gets a fixed mode instead. Raises
-    ``Conflict`` if no CPU model in the settings has the traits that *hardware* requires."""
+    ``Conflict`` if the settings list CPU models, and none that the host supports has the traits that *hardware*
+    requires."""
     if virt_type == "qemu" and (architecture := hardware.get(architectures.FIELD)):
         model = architectures.CPU_MODELS[architecture]
         return CpuMode(CUSTOM, model) if model else CpuMode(NONE)

@@ -45,8 +45,8 @@ def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str,
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Check the changed fields *desired* of the server *id*. Raises ``InvalidField`` if *desired* would suspend a
-    server with encrypted memory, and ``Conflict`` if the host has no free encryption key. *old*: the fields before the
-    change."""
+    server with encrypted memory. Raises ``Conflict`` if *desired* requests another memory encryption than *old*, the
+    fields before the change, and the host has no free encryption key."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)
@@ -56,8 +56,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     """Raise ``Conflict`` if *want* requests encrypted memory for the server *id* and the host has no free encryption
-    key. Servers that are off also use keys. The caller must hold the lock ``CHOICES``, which allows the agent to
-    reserve resources for only a single server at a time, until the server's JSON document is written."""
+    key. Servers that are off also use keys. The caller must hold the lock ``CHOICES`` until the server's JSON document
+    is written. Under this lock, the agent reserves resources for only one server at a time."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]

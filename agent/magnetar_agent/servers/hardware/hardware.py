@@ -41,7 +41,8 @@ _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
     """Set ``hardware``, ``virt_type`` and ``machine`` in *desired*, the new desired fields of a server, from its
     flavor, its *image* and the request. *old*: the desired fields before the change; empty for a new server.
-    *virt_type*: the requested virtualization type: kvm, qemu or auto. Raises ``InvalidField``."""
+    *virt_type*: the requested virtualization type: kvm, qemu or auto. Raises ``InvalidField``, or ``Conflict`` as
+    ``check_cpu`` does."""
     requested_by, requested, had = {**old.get(REQUESTED_BY,
                                               {})}, desired.get("hardware") or {}, old.get("hardware") or {}
     if desired["flavor"] != old.get("flavor"):
@@ -73,8 +74,8 @@ def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Docu
 
 
 def _emulate(host: LocalHost, desired: Fields, virt_type: str) -> None:
-    """Set ``virt_type`` in *desired* to qemu if the guest has another CPU architecture than the host. Raises
-    ``InvalidField`` if the requested *virt_type* is kvm."""
+    """Set ``virt_type`` in *desired* to qemu if the guest has another CPU architecture than the host; otherwise do
+    nothing. Raises ``InvalidField`` if the architecture is another one and the requested *virt_type* is kvm."""
     architecture = architectures.FIELD in desired["hardware"] and architectures.emulated_architecture(
         desired["hardware"], host.hypervisor.host())
     if not architecture:
@@ -91,7 +92,8 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 
 
 def _check_host(host: LocalHost, desired: Fields) -> None:
-    """Raise ``InvalidField`` if *desired* requests hardware that this host cannot provide."""
+    """Raise ``InvalidField`` if *desired* requests hardware that this host cannot provide, or ``Conflict`` as
+    ``check_cpu`` does."""
     hardware, facts = desired["hardware"], host.hypervisor.host()
     devices = {"pci_devices": pci.pci_device_totals(host)} if pci.needed_pci_devices(desired) else {}
     devices |= mdevs.mdev_totals(host) if mdevs.requests_vgpu(desired) else {}
@@ -111,8 +113,8 @@ def _check_host(host: LocalHost, desired: Fields) -> None:
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
     """Raise ``InvalidField`` if *hardware* requires CPU traits that guests of this *virt_type* (kvm or qemu) cannot
-    have. Raise ``Conflict`` if they can have each trait, but no single CPU model in the agent's settings has all of
-    them."""
+    have. Raise ``Conflict`` if the agent's settings list CPU models, and none that this host supports has all required
+    traits."""
     required_traits = hardware.get(CPU_TRAITS)
     if required_traits and (lost := traits.RequestedTraits(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
@@ -122,8 +124,8 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Set the NIC model of the server's new hardware in each NIC in *desired*. A NIC is not changed if its model is
-    neither the default (virtio) nor that of the previous hardware: the user has chosen this model. *desired*, *old*:
+    """Set the NIC model of the server's new hardware in the NICs in *desired*. Only NICs with the default model
+    (virtio) or the model of the previous hardware are changed: the user has chosen any other model. *desired*, *old*:
     the server's fields after and before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
@@ -135,9 +137,9 @@ def choose_nic_models(desired: Fields, old: Fields) -> None:
 
 
 def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
-    """Raise ``InvalidField`` if the *flavor* has extra specs that are invalid, have no effect, or require traits that
-    this host lacks. Only a flavor with a name has extra specs to check: without a name, it is just sizes from the
-    request or from a conductor."""
+    """Raise ``InvalidField`` if the *flavor* has extra specs that are invalid or require traits that this host lacks.
+    Extra specs without effect are an error too, or only a warning with the setting ``specs_without_effect: warn``. A
+    flavor without a name has no extra specs to check: it is just sizes from the request or from a conductor."""
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
         specs = document.want["extra_specs"]
@@ -169,9 +171,8 @@ def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str)
 
 
 def check_image(host: LocalHost, image: Document) -> None:
-    """Raise ``InvalidField`` if the *image* is not suitable for this host, or has properties that are invalid or have
-    no effect.
-    """
+    """Raise ``InvalidField`` if the *image* is not suitable for this host or has invalid properties. Properties without
+    effect are an error too, or only a warning with the setting ``specs_without_effect: warn``."""
     properties: dict[str, Any] = image.want["properties"]
     if not properties:
         return

@@ -94,8 +94,8 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
                                                                          str]:
     """Return the mediated device ``{uuid, parent, type}`` for the server *id* with the desired fields *want*; empty if
     *want* requests no vGPU. The parent of *current_device* is preferred, then a parent on one of the server's NUMA
-    cells. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is
-    stored in the server's JSON document. Raises ``Conflict`` if no vGPU is free."""
+    cells. Raises ``Conflict`` if no vGPU is free. The caller must hold the lock ``CHOICES`` until the choice is stored
+    in the server's JSON document. The lock allows one choice at a time on the host."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -131,9 +131,9 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Replace the vGPU in *want* by a free one of this host, for the server *id* that migrates to it. The caller must
-    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the server's
-    JSON document. Raises ``Conflict`` if none is free."""
+    """Replace the vGPU in *want* by a free vGPU of this host, to which the server *id* migrates. Raises ``Conflict`` if
+    no vGPU is free. The caller must hold the lock ``CHOICES`` until the choice is stored in the server's JSON document.
+    The lock allows one choice at a time on the host."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):
@@ -141,9 +141,9 @@ def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_mdev(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Before the server's domain is defined or started, create its mediated device and remove the previous one. If the
-    parent PCI device no longer exists, another one is chosen. *keep*: writes the document to disk. Raises ``Conflict``
-    if no vGPU is free."""
+    """Create the server's mediated device before its domain is defined or started, and remove the device that the
+    server had before the last change. If the parent PCI device is gone or has no free vGPU, another parent is chosen.
+    Do nothing while the guest runs. *keep*: writes the document to disk. Raises ``Conflict`` if no vGPU is free."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requests_vgpu(want):
         return

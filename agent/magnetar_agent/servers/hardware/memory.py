@@ -24,10 +24,10 @@ def guest_memory_total(host: LocalHost) -> int:
 
 
 def check_file_memory(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the memory in the setting ``file_backed_memory`` is not enough for the server *id* with the
-    desired fields *want* together with all other servers, including servers that are off. The caller must hold the lock
-    ``CHOICES``, which allows the agent to reserve resources for only a single server at a time, until the server's JSON
-    document is written."""
+    """Raise ``Conflict`` if all servers together would need more memory than the setting ``file_backed_memory``: the
+    server *id* with the desired fields *want*, and all other servers, even those that are off. The caller must hold the
+    lock ``CHOICES`` until the server's JSON document is written. Under this lock, the agent reserves resources for only
+    one server at a time."""
     most = host.settings.file_backed_memory
     if not most:
         return

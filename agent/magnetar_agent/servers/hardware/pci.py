@@ -145,7 +145,8 @@ def _taken(device: PciDevice, held_addresses: Container[str]) -> bool:
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
     """Return the host's fields ``pci_devices`` (numbers of all and of free devices by alias) and ``pci_pools`` (the
-    same numbers by group of similar devices). Devices with ``one_time_use`` that were used are not counted."""
+    same numbers by group of similar devices). A used device with ``one_time_use`` is never free. It counts among all
+    devices only while a server has it."""
     aliases = host.settings.pci_alias
     pci_devices = pci_devices if aliases or any(device.nic_names for device in pci_devices) else ()
     held_addresses, used, places = (held_pci_addresses(host), _used(host),
@@ -219,9 +220,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
                        fixed: bool = False) -> dict[str, str]:
     """Return the PCI devices for the server *id* with the desired fields *want* as ``{address: alias or MAC of the
     NIC}``. *current_devices*, in the same form, are preferred, then free devices near the server's NUMA cells. *fixed*:
-    never replace a current device, because the guest may be using it. The caller must hold the lock ``CHOICES``, which
-    allows one choice at a time on the host, until the choice is stored in the server's JSON document. Raises
-    ``Conflict`` if too few are free."""
+    never replace a current device, because the guest may be using it. Raises ``Conflict`` if too few devices are free.
+    The caller must hold the lock ``CHOICES`` until the choice is stored in the server's JSON document. The lock allows
+    one choice at a time on the host."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(current_devices or ()))
@@ -318,9 +319,9 @@ def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> 
 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
-    """Replace the PCI devices in *want* by free ones of this host, for the server *id* that migrates to it. The caller
-    must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the
-    server's JSON document. Raises ``Conflict`` if too few are free."""
+    """Replace the PCI devices in *want* by free devices of this host, to which the server *id* migrates. Raises
+    ``Conflict`` if too few devices are free. The caller must hold the lock ``CHOICES`` until the choice is stored in
+    the server's JSON document. The lock allows one choice at a time on the host."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):
@@ -359,9 +360,9 @@ def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], 
 
 def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> None:
     """Update the assigned PCI devices in *want* after NICs were plugged into or unplugged from the running guest; the
-    caller writes the document. *failed*: whether this failed; a NIC then keeps its previous device rather than the new
-    one. *present*: addresses of PCI devices that the guest still has; they stay assigned even if their NICs were
-    removed."""
+    caller writes the document. *failed*: whether the plugging failed; each NIC then keeps its previous device instead
+    of the newly assigned device. *present*: addresses of PCI devices that the guest still has; they stay assigned even
+    if their NICs were removed."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in device_nics(want)}
     retained = {**{address: holder for address, holder in now.items() if not is_nic_holder(holder)}}
@@ -394,7 +395,7 @@ def guest_pci_devices(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevi
 
 def devices_of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, PciDevice]:
     """Return the PCI devices that are NICs of a server with the desired fields *want*, as ``{MAC of the NIC: device}``.
-    """
+    If the server has such NICs, the result also contains its other PCI devices, by alias; otherwise it is empty."""
     return dict(_assigned_devices(host, want)) if device_nics(want) else {}
 
 

@@ -155,9 +155,9 @@ def floating_vcpus(want: Mapping[str, Any]) -> int:
 def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_weights: Mapping[int, int],
                      page: Mapping[str, Any] | None = None) -> Placement:
     """Choose CPUs, memory and pages on NUMA cells for the server *id* with the desired fields *want*, and return them.
-    *cell_weights*: result of ``pci.preferred_device_cells``. *page*: placement of the running guest, whose page size is
-    used again. The caller must hold the lock ``CHOICES``, which allows one choice at a time on the host, until the
-    choice is stored in the server's JSON document. Raises ``Conflict`` if the host has no room."""
+    *cell_weights*: result of ``pci.preferred_device_cells``. *page*: placement of the running guest; its page size is
+    used again. Raises ``Conflict`` if the host has no room. The caller must hold the lock ``CHOICES`` until the choice
+    is stored in the server's JSON document. The lock allows one choice at a time on the host."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -183,9 +183,9 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_wei
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, cell_weights: Mapping[int, int]) -> None:
     """Set the placement (CPUs, memory and pages on NUMA cells) in *desired*, the new fields of the server *id*. If the
-    needs are the same as in *old*, the fields before the change, the placement stays. Otherwise a new one is chosen,
-    and the old placement stays reserved under ``before`` until ``prepare_placement`` releases it. *cell_weights*: see
-    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
+    needs are the same as in *old*, the fields before the change, the placement stays. Otherwise a new placement is
+    chosen. Its key ``before`` contains the old placement, which stays reserved until ``prepare_placement`` releases it.
+    *cell_weights*: see ``choose_placement``. Raises ``Conflict`` if the host has no room."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
@@ -201,10 +201,10 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, c
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
                             cell_weights: Mapping[int, int]) -> None:
-    """Replace the placement in *want* by one on this host, for the server *id* that migrates to it. *live*: whether it
-    is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. The caller must
-    hold the lock ``CHOICES``, which allows one choice at a time on the host, until the choice is stored in the server's
-    JSON document. Raises ``Conflict`` if the host has no room."""
+    """Replace the placement in *want* by a placement on this host, to which the server *id* migrates. *live*: whether
+    it is a live migration, which cannot change the page size. *cell_weights*: see ``choose_placement``. Raises
+    ``Conflict`` if the host has no room. The caller must hold the lock ``CHOICES`` until the choice is stored in the
+    server's JSON document. The lock allows one choice at a time on the host."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, cell_weights, had if live else None)

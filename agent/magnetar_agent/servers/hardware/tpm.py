@@ -35,8 +35,9 @@ COPY = "tpm.state"
 
 
 def tpm_security(want: Fields) -> str:
-    """Return where the secret of the server's TPM is stored (the host, or the cloud's key manager); "" if the server
-    has no TPM. *want*: the server's desired fields."""
+    """Return the setting of the server's hardware for where the secret of its TPM is stored: ``host`` (this host),
+    ``user`` or ``deployment`` (the cloud's key manager); "" if the server has no TPM. *want*: the server's desired
+    fields."""
     parts = server_hardware(want)
     return str(parts.get(SECURITY, HOST)) if parts.get("tpm_version") else ""
 
@@ -64,9 +65,9 @@ def check_tpm_secret(desired: Fields, document: Document | None) -> None:
 
 
 def keep_secret(task: Task) -> None:
-    """Store the secret of a new TPM, encrypted, in the server's document if its TPM setting says that the host stores
-    the secret: the secret in the request, or else a random one. If the cloud's key manager stores the secret from now
-    on, remove it from the document."""
+    """Store the secret of the server's TPM, encrypted, in the server's document, if its TPM setting is ``host`` and the
+    document has no secret. This is the secret in the request; a new TPM gets a random secret if the request has none.
+    If the cloud's key manager stores the secret from now on, remove it from the document."""
     state, cloud_secret, has = task.document.state, task.operation.given.get(GIVEN), tpm_security(task.document.want)
     if has == HOST and SEALED not in state and (cloud_secret or HAD not in state):
         state[SEALED] = keys.seal_key(task.host, cloud_secret or keys.draw_key())

@@ -27,8 +27,8 @@ Plug = tuple[str, str]
 
 def complete_addresses(host: LocalHost, nics: list[Fields], old: list[Fields], document: Document | None) -> None:
     """Validate and normalise the fixed IP addresses of *nics*, a server's requested NICs. A NIC without a requested
-    address keeps the address that it has in *old*, the current NICs. *document*: the existing server; ``None`` for a
-    new one. Raises ``InvalidField`` or ``Conflict`` naming the field."""
+    address keeps its address in *old*, the current NICs, if it stays on the same network. *document*: the existing
+    server; ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` naming the field."""
     former = {nic["mac"]: nic for nic in old}
     for at, nic in enumerate(nics):
         former_nic = former.get(nic["mac"], {})

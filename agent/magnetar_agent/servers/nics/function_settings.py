@@ -133,9 +133,9 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
-    """Apply *settings* to the virtual function at the PCI *address*. *nic*: the NIC that uses the virtual function.
-    *server*: the uuid of the NIC's server. Both are empty to restore the defaults. If the card has no network device,
-    raises ``Conflict``, except for default values: the driver sets them by itself."""
+    """Apply *settings* to the virtual function at the PCI *address*. *nic*, *server*: the NIC that uses the virtual
+    function, and the uuid of its server; empty to restore the defaults. Raises ``Conflict`` if the card has no network
+    device. Default values are excepted, because the driver sets them by itself."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)

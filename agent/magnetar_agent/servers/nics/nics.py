@@ -33,8 +33,8 @@ PULLED = "nics_pulled"
 
 def unplug_device_nics(task: Task) -> None:
     """Unplug the NICs that are PCI devices of the host, before the guest is suspended or migrated. If the guest does
-    not release one, plug them all in again, set the desired power state in the document back to the present one, and
-    raise ``Conflict``."""
+    not release a NIC, plug in all these NICs again and raise ``Conflict``. In this case, also set the desired power
+    state in the document to the guest's present state."""
     host, id = task.host, task.document.id
     running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
     pulled = [nic for nic in running.nics if nic.device] if running else []

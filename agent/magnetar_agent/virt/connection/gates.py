@@ -60,9 +60,10 @@ class CallSerializer:
     """A limiter that makes libvirt calls that depend on the same guest or storage pool wait for each other. The
     *guest_or_pool* of a call is the uuid of that guest or the name of that pool.
 
-    - *error*: function that creates the error for an owner that does not respond.
+    - *error*: function that creates the error for a guest or pool that does not respond.
     - *waiters*: maximum number of callers that wait for one call.
-    - *wait*: maximum number of seconds that a caller waits."""
+    - *wait*: maximum number of seconds that a caller waits.
+    """
 
     def __init__(self, error: Callable[[str, str, float], HypervisorError] = silent_guest, waiters: int = WAITERS,
                  wait: float = WAIT) -> None:
@@ -80,8 +81,8 @@ class CallSerializer:
     def begin_call(self, guest_or_pool: str, purpose: str, kind: str = "", long: bool = False) -> LibvirtCall:
         """Wait until a libvirt call that depends on *guest_or_pool* (a uuid or a name) may start, and return its
         ``LibvirtCall``. *purpose*: verb phrase for error messages. *kind*, *long*: see ``LibvirtCall``. Raises
-        ``GuestSilent`` or ``StorageSilent`` if an earlier call hangs, and ``Conflict`` if the earlier call takes too
-        long or too many callers wait."""
+        ``GuestSilent`` or ``StorageSilent`` if an earlier call hangs and its caller has given up (``give_up``). Raises
+        ``Conflict`` if an earlier call takes too long or too many callers wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:

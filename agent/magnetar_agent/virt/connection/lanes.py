@@ -87,9 +87,9 @@ class Lanes:
         return slot
 
     def mark_hanging(self, slot: CallSlot) -> None:
-        """Mark the call in *slot* as hanging, so that another call can use its slot in the lane. From then on, a
-        call that depends on neither guest nor storage counts towards the limit for guests. Such a call is therefore not
-        marked while fewer than two slots of that limit are free."""
+        """Mark the call in *slot* as hanging, so that another call can use its slot in the lane. In a lane that is
+        neither for guests nor for storage, a hanging call counts towards the limit for guests. Such a call is therefore
+        marked only if at least two slots of that limit are free."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if slot.lane not in DELAYABLE and len(group) >= self.limits.guests - 1:
@@ -141,9 +141,10 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _reserved_slots(self, guest_or_pool: str, group: list[CallSlot]) -> int:
-        """Return how many free slots (0 or 1) are reserved for other guests or pools than *guest_or_pool*: 1
-        while a call in the group hangs, unless *guest_or_pool* has responded recently. *group*: the occupied slots of
-        all guests, or of all storage pools."""
+        """Return how many free slots (0 or 1) are reserved for other guests or pools than *guest_or_pool*: 1 while a
+        call in *group* hangs, unless *guest_or_pool* has responded since the oldest hanging call began. For a pool, a
+        response since its own last hanging call is enough. *group*: the occupied slots of all guests, or of all storage
+        pools."""
         began = min((slot.began for slot in group if slot.hangs), default=None)
         if began is None:
             return 0

@@ -76,8 +76,9 @@ class Backups(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Abort the backup job that writes to *path* (virDomainAbortJob), if there is one, and remove the file. A job
-        is only aborted if *path* with the suffix ``.part`` exists: otherwise it belongs to another program."""
+        """Abort the backup job that writes to *path* (virDomainAbortJob), if there is one. Remove *path* and the job's
+        temporary file, *path* with the suffix ``.part``. A job is only aborted if the temporary file exists: otherwise
+        it belongs to another program."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile

@@ -68,8 +68,8 @@ def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
 
 class Nodes:
     """The disks that one run of qemu-img uses, opened as file descriptors. Inside the ``with`` block, *user* (QEMU's
-    uid and gid) owns the files; afterwards their owners are restored. *key*: the key of an encrypted disk among them.
-    """
+    uid and gid) owns writable files and block devices; afterwards their owners are restored. QEMU's group gets lasting
+    read access to the other files. *key*: the key of an encrypted disk among them."""
 
     def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user

@@ -68,8 +68,8 @@ class Migrations:
                                     Lane.HOST)
 
     def arrived(self, uuid: str) -> bool:
-        """Return whether the incoming live migration of the domain *uuid* is complete: the domain is running and
-        persistent. Until the end of the migration, libvirt has only a transient domain."""
+        """Return whether the incoming live migration of the domain *uuid* is complete: the domain is persistent, and
+        running or paused. Until the end of the migration, libvirt has only a transient domain."""
         def see(conn: Any) -> bool:
             try:
                 domain = conn.lookupByUUIDString(uuid)
@@ -224,9 +224,10 @@ class _Watch:
 
     def wait_for_end(self, work: _MigrateThread, on_cut_over: CutOverCallback) -> None:
         """Start *work*, the migration, and wait for its end. Raises libvirt's error, or the reason why the migration
-        was aborted.
+        was aborted. No error is raised if *on_cut_over* has returned true: the guest is complete at the target.
 
-        *on_cut_over*: called as soon as the guest's QEMU has ended, which libvirt itself notices up to 0.2 s later."""
+        *on_cut_over*: called as soon as the guest's QEMU has ended, which libvirt itself notices up to 0.2 s later.
+        """
         process, over = _process(self.domain.name()), False
         watch = select.poll()
         try:

@@ -194,12 +194,13 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the connections in *flows* that the filter *desired* does not permit. For each end of a connection, the
-    ports with the address of this end are checked if one of them has a tap in *taps*. The connection is forbidden if
-    none of these ports permits it.
+    """Yield the connections in *flows* that the filter *desired* does not permit. Each end of a connection is checked
+    separately, with the ports that have the address of this end. A connection is forbidden if, at one end or both, some
+    of these ports have a tap in *taps* and none permits the connection.
 
-    If no port has the address of either end, the ports with an allowed address pair in CIDR form that contains one of
-    the two addresses are checked together instead."""
+    If no port has the address of either end, other ports are checked together instead. These have an allowed address
+    pair in CIDR form that contains one of the two addresses.
+    """
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 

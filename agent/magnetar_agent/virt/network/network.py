@@ -85,8 +85,8 @@ class LibvirtNetworks:
         return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
-        """Return pairs (device, destination) of the host's IPv4 routes in all routing tables, without default routes.
-        """
+        """Return pairs (device, destination) of the host's IPv4 routes in all routing tables, without default,
+        broadcast and multicast routes."""
         return routes.list_ip_routes()
 
     def networks(self) -> dict[str, NetworkSeen]:

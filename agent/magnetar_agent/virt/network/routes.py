@@ -23,8 +23,8 @@ _SHORTEST = 8
 
 
 def list_ip_routes() -> list[tuple[str, IPv4Network]]:
-    """Return pairs (device, destination) of the host's IPv4 routes, without default routes. The device is "" for a
-    route without one. Empty if the kernel does not respond."""
+    """Return pairs (device, destination) of the host's IPv4 routes, without default, broadcast and multicast routes.
+    The device is "" for a route without a device. Empty if the kernel does not respond."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
             link.send(netlink.pack_message(_GET_ROUTE, netlink.REQUEST | netlink.DUMP,
@@ -48,7 +48,7 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
 def _parsed(reply: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
     """Parse the netlink route message in *reply* between the offsets *begin* and *end*. Return (device index,
     destination); the index is 0 for a route without a device. Return ``None`` for default, broadcast and multicast
-    routes."""
+    routes. Any prefix shorter than 8 bits counts as a default route."""
     _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(reply, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None

@@ -41,7 +41,7 @@ TIMEOUT, MOST = 10.0, 1000
 
 class SwitchFilter:
     """A thread that keeps a flow in the Open vSwitch integration bridge: whenever the flow is missing, the thread adds
-    it. The flow drops guests' router advertisements."""
+    it. The flow drops router advertisements that OVN has marked."""
 
     def __init__(self) -> None:
         self.bridge = ""
@@ -92,7 +92,7 @@ class SwitchFilter:
 
     def _watch(self) -> str:
         """Monitor the bridge and add the flow whenever it is missing, until ``ovs-ofctl monitor`` ends. Return an error
-        text: why the bridge cannot be monitored; "" if the thread was stopped."""
+        text: why the bridge cannot be monitored; "" if the thread was stopped before the monitor started."""
         with self._lock:
             if self._ending.is_set():
                 return ""

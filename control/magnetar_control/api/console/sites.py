@@ -26,8 +26,8 @@ class Site(NamedTuple):
 
 
 def site_of(url: str) -> Site | None:
-    """Return the site (scheme, host, port) of *url*; ``None`` if *url* is not a web URL, such as the value ``null`` of
-    ``Origin``."""
+    """Return the site (scheme, host, port) of *url*; ``None`` if *url* is not a web URL. For example, the header
+    ``Origin`` may contain ``null`` in place of a URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)

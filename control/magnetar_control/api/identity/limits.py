@@ -77,8 +77,9 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Return the new limit in a request: the number in the field *field* of the object under the key *name* of the
-    request body. *value*: the validator of this object. Raises ``InvalidField``."""
+    """Return the limit that the request body sets. The body has an object under the key *name*; the limit is the number
+    in the field *field* of this object. *value*: the validator of this object. Raises ``InvalidField``, and
+    ``InvalidRequest`` if the body has no such object."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])

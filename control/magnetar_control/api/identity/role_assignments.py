@@ -61,9 +61,9 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _assignment_arguments(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the keyword arguments that identify a role assignment, which gives a role on a target to an actor:
-    *where*, and from the URL target_id, actor_id and role_id (those that the URL contains). *where*: the types of
-    target and actor, as {"target": "project", "domain" or "system", "actor": "user" or "group"}."""
+    """Return the keyword arguments that identify a role assignment, which gives an actor a role on a target. The
+    arguments are the items of *where*, and those of target_id, actor_id and role_id that the URL contains. *where*: the
+    types of target and actor, as {"target": "project", "domain" or "system", "actor": "user" or "group"}."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 

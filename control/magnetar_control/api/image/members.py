@@ -37,8 +37,9 @@ def image_member_routes(members: Members) -> list[Guarded]:
 
 
 def _body_value(request: Request, body_form: Record) -> Any:
-    """Check the request body with *body_form*, and return the value of its only field. The body may also repeat the ids
-    of image and member from the URL; the repeated ids are ignored. Raises ``InvalidField``."""
+    """Check the request body with *body_form*, a validator with one field, and return the value of this field. The body
+    may also repeat the image id and the member id from the URL; the repeated ids are ignored. Raises ``InvalidField``.
+    """
     body, ids = request.json(), request.params
     path_ids = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):

@@ -43,10 +43,11 @@ class Form:
     """The presentation of a resource type in the Networking API: its names in URLs and JSON, the attributes of request
     bodies, and its view.
 
-    *view*: a function of a row and of whether the caller is an administrator; it returns the resource as JSON. *store*:
-    the name of the resource type in the network service, if this name differs from *plural* (the name in URLs and JSON
-    lists). *above*: for a resource whose URL begins with a parent resource: (name of the parent's type in the network
-    service, name of the column and URL parameter with the parent's id).
+    *view*: a function that converts a row to JSON; the second argument is whether the caller is an administrator.
+    *store*: the name of the resource type in the network service, if this name differs from *plural* (the name in URLs
+    and JSON lists). *above*: the parent resource at the beginning of the URL, ``None`` without a parent. It is a pair:
+    the name of the parent's type in the network service, and the name of the column and URL parameter with the parent's
+    id.
     """
 
     name: str
@@ -122,8 +123,8 @@ def port_view(row: Row, admin: bool) -> Document:
 
 
 def security_group_view(row: Row, admin: bool) -> Document:
-    """Return the security group *row*, with its rules, in the format of Neutron's answers. *admin*: whether the caller
-    is an administrator."""
+    """Return the security group *row*, with its rules, in the format of Neutron's answers. *admin* has no effect,
+    because all callers see the same fields."""
     return {**_common_attributes(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule_view(rule, admin) for rule in row["rules"]]}
 
@@ -185,8 +186,8 @@ def port_forwarding_view(row: Row, _admin: bool) -> Document:
 
 
 def qos_policy_view(row: Row, admin: bool) -> Document:
-    """Return the QoS policy *row*, with its rules, in the format of Neutron's answers. *admin*: whether the caller is
-    an administrator."""
+    """Return the QoS policy *row*, with its rules, in the format of Neutron's answers. *admin* has no effect, because
+    all callers see the same fields."""
     return {**_common_attributes(row, "name", "shared", "is_default"), "rules": [
         {**qos_rule_view(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
 
@@ -382,9 +383,10 @@ class ListQuery:
         return filters
 
     def _column_name(self, name: str, purpose: str) -> str:
-        """Return the column of the attribute *name*. *purpose*: sorting or filtering, for the error. Raises
-        ``InvalidRequest`` for an unknown attribute; for other callers, the attributes that only administrators see
-        count as unknown."""
+        """Return the column of the attribute or list filter *name*. *purpose*: ``sorting`` or ``filtering``. Raises
+        ``InvalidRequest`` for an unknown name. Other callers than administrators get this error also for an attribute
+        that only administrators see. As an exception, such a caller may filter by a list filter that is open to all
+        callers."""
         column = NAMES.get(name, name)
         hidden = column in self.resource.admin and name in NAMES and not self.request.context.is_admin
         private = hidden and column in self.resource.private

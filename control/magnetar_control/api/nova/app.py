@@ -50,14 +50,14 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def run_in(self, request: Request) -> RunIn:
-        """Override ``Application.run_in``: return the ``RunIn`` value of a request, which decides whether it runs in
-        the event loop or in a thread.
+        """Override ``Application.run_in``: return the ``RunIn`` value of a request, which decides whether the request
+        runs in the event loop or in a thread.
 
-        If the cloud uses the embedded identity service, the value for a GET request that reads little from the
-        databases depends on the databases: ``FEW_THREADS`` (a few threads), but if all databases are SQLite,
-        ``ONE_THREAD`` (one thread) for a URL with a query string, and ``EVENT_LOOP`` (the event loop) for a URL without
-        one. Of the other requests, those that may wait for hosts get ``WAIT`` (a separate thread pool), all others
-        ``THREAD``.
+        Quick requests are GET requests that read little from the databases, in a cloud with the embedded identity
+        service. Quick requests get ``FEW_THREADS`` (a few threads), unless all databases are SQLite. If all databases
+        are SQLite, quick requests get ``ONE_THREAD`` (one thread) for a URL with a query string, otherwise
+        ``EVENT_LOOP`` (the event loop). Other requests get ``WAIT`` (a separate thread pool) if they may wait for a
+        host, otherwise ``THREAD``.
         """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):

@@ -22,8 +22,8 @@ CREATE = body_object({"volume_id": Id(), "create_info": body_object(
 
 
 def _deleted(call: Call) -> dict[str, Any]:
-    """Return ``{"volume_id": uuid}``, the argument of the function that deletes the snapshot. It comes from the query
-    parameter ``delete_info``, a JSON object with the key ``volume_id``. Raises ``InvalidField``."""
+    """Return ``{"volume_id": uuid}``, the keyword argument of the use case ``delete_assisted_snapshot``. The uuid comes
+    from the query parameter ``delete_info``, a JSON object with the key ``volume_id``. Raises ``InvalidField``."""
     try:
         delete_info = orjson.loads(call.query.get("delete_info", ""))
     except orjson.JSONDecodeError:

@@ -220,9 +220,9 @@ class Fields:
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the declarations of the query parameters that filter lists, by name. With these declarations, the
-        values of parameters that all callers may use are checked. The values of other parameters are checked in
-        ``add_filter``, after the check of the caller's permission."""
+        """Return the declarations of the query parameters that filter lists, by name. If all callers may use a
+        parameter, the declaration has the validator of its values. Otherwise the declaration accepts any value, and
+        ``add_filter`` checks the value later, after the check of the caller's permission."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 

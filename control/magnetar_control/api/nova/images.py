@@ -63,8 +63,9 @@ QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offs
 
 
 def _query(call: Call) -> dict[str, ImageQuery]:
-    """Return the image list request that the query describes, as the argument ``query`` of the function that lists the
-    images: ``{"query": …}``. The filter ``server`` accepts a server's uuid or URL."""
+    """Return ``{"query": image_query}``, the keyword argument of the function that lists the images. The ``ImageQuery``
+    contains the filters, limit and marker in the query string of the URL. The filter ``server`` accepts a server's uuid
+    or URL."""
     query = {**call.query, **({"status": call.query["status"].lower()} if "status" in call.query else {})}
     properties = {BY_PROPERTY[name]: value.rpartition("/")[2] if name == "server" else value
                   for name, value in query.items() if name in BY_PROPERTY}

@@ -48,9 +48,9 @@ def _change(call: Call) -> dict[str, Any]:
 
 
 def _update_operation(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
-    """Return the operation ``PUT /os-services/{action}``, which updates the service that the body names, in the
-    versions 2.*since* to 2.52. *values*: the values that the operation sets, by name. *more*: further fields of the
-    body, whose values are also set."""
+    """Return the operation ``PUT /os-services/{action}`` for the versions 2.*since* to 2.52. The operation updates the
+    service that ``host`` and ``binary`` in the body name. *values*: the fixed values that the operation sets, by field
+    name. *more*: the validators of further required fields of the body; the operation sets these fields too."""
     return _row("PUT", f"/{action}", action, services.update_host_service, since=since, until=52,
                 body=body_object({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},
                 shown=lambda call, _none: {"service": {**call.body, **values}})

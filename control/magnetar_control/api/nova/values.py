@@ -59,8 +59,8 @@ HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
-    """Return the field ``tag`` of a NIC or disk in a request body. The field exists since 2.32, except in the versions
-    after *until* and before 2.42, from which Nova removed it by mistake."""
+    """Return the field ``tag`` of a NIC or disk in a request body. The field exists since 2.32. The versions after
+    *until* and before 2.42 lack the field, because Nova removed it by mistake."""
     return field_since("2.32", Gapped(TAG, until, "2.42"))
 
 

@@ -60,7 +60,7 @@ def _malformed(text: str) -> MagnetarError:
 
 @lru_cache(NEWEST + 1)
 def microversion_headers(version: int) -> Mapping[str, str]:
-    """Return the headers with the microversion 2.*version* that every answer below ``/v2.1`` has."""
+    """Return the headers that every answer below ``/v2.1`` has: the microversion 2.*version*, and ``Vary``."""
     return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
             "vary": VARY}
 

@@ -110,9 +110,9 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Parse *values* of the query parameter ``same_subtree``: return, for each value, the set of suffixes of request
-    groups in it. For the groups in one set, one of the chosen providers must be an ancestor of the others. *groups*:
-    the known suffixes; for any other suffix, raise ``InvalidRequest``."""
+    """Parse *values* of the query parameter ``same_subtree``: return the set of request group suffixes in each value.
+    For the groups in one set, the provider of one group must be the same as the providers of the other groups, or an
+    ancestor of them. *groups*: the known suffixes. Raises ``InvalidRequest`` for an empty or unknown suffix."""
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
     if wrong := sorted(named.difference(groups) | (named & {""})):

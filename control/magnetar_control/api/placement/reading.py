@@ -80,9 +80,10 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
-        """Return the root providers (hosts) that may match the query *parameters*, so that the calling method tests
-        only these. *whole*: child providers of the hosts may match too. If *parameters* contains ``required``, return
-        all hosts, because the calling method also looks for the required traits among the traits of all hosts."""
+        """Return the root providers (hosts) that may match the query *parameters*. The calling method tests only these
+        hosts. *whole*: whether child providers of the hosts may match too. Return all hosts if *parameters* contains
+        ``required``, because the calling method also needs the traits of all hosts to check that the required traits
+        exist."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):

@@ -118,8 +118,9 @@ class WritingRoutes:
         self.providers.set_traits(request.params["uuid"], None, ())
 
     def set_inventories(self, request: Request) -> Document:
-        """Replace the inventories that operators have set on a provider, and return all its inventories. Resource
-        classes that the body does not contain are removed."""
+        """Replace the inventories that operators have set on a provider, and return all its inventories. For each
+        resource class that the body does not contain, the values that operators have set are removed. Inventories that
+        the host's agent reports remain."""
         body = INVENTORIES.check(request.json(), "")
         return views.inventories_view(self.providers.set_inventories(
             request.params["uuid"], body["resource_provider_generation"], body["inventories"], whole=True))

@@ -114,8 +114,9 @@ class CloudAdoptions(CloudDriver):
 
     def _unchanged(self, caller: Caller, candidate: AdoptionCandidate, requested: Document,
                    permissions: Mapping[str, Any], dry_run: bool) -> Result:
-        """Return the result for a domain that is adopted already. If the domain was released on its host meanwhile, ask
-        the host's agent to adopt it again."""
+        """Return the result for a domain that already is a server of the cloud. If the host's agent does not manage the
+        domain any more, ask the agent to adopt the domain again (not in a dry run). Raises ``Immutable`` for another
+        server name, unless *permissions* has ``on_immutable=ignore``."""
         row, warnings = candidate.row, list[str]()
         assert row is not None
         if requested.get("server_name", row.name) != row.name:
@@ -174,7 +175,9 @@ def _settled_row(caller: Caller, row: ServerRow | None, operation: Operation) ->
 
 
 def _adopted_row(caller: Caller, host: str | None, domain: str) -> ServerRow | None:
-    """Return the row of the server with the uuid of a domain; ``None`` if there is no such domain or server."""
+    """Return the row of the server with the same uuid as the domain *domain*; ``None`` if there is no such domain or
+    server. *domain*: a uuid, or the name of a domain on *host*. Raises ``InvalidField`` for a name without a host, and
+    ``NotFound`` for an unknown host."""
     if is_uuid_key(domain):
         located_server = servers.find_server_row(caller.cloud.store, domain)
         return located_server and located_server[1]
@@ -189,7 +192,8 @@ def _adopted_row(caller: Caller, host: str | None, domain: str) -> ServerRow | N
 
 
 def _adoption_request(caller: Caller, requested: Document) -> AdoptionRequest:
-    """Return the fields *requested*, with the id of the project."""
+    """Convert *requested*, the fields of a request, to an ``AdoptionRequest``. A project name is replaced by the
+    project's id. The caller's project and user are the defaults."""
     project = requested.get("project")
     return AdoptionRequest(
         project_id=caller.project if project is None else resolve_project_id(caller, project, "project"),
@@ -211,9 +215,9 @@ def _steps(proposal: Proposal) -> list[Step]:
 
 
 def adoption_document(proposal: Proposal, request: AdoptionRequest | None = None) -> Document:
-    """Return a description of a domain in the format of the v1 API: the agent's report, and *proposal*, the server that
-    the domain would become; if the domain is adopted already, its server in place of *proposal*. *request*: the request
-    to adopt it."""
+    """Return a description of a domain in the format of the v1 API: the agent's report, and a server. The server is
+    *proposal*, the server that the domain would become; for an adopted domain, the existing server. *request*: the
+    request to adopt the domain; its project and user are added to the proposed server."""
     candidate, row = proposal.candidate, proposal.candidate.row
     if row is not None and servers.is_adopted_server(row) and row.launched_at and row.host == candidate.host.name:
         return _adopted_report(candidate, row)

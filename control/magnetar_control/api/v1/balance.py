@@ -79,7 +79,8 @@ class Balances(CloudDriver):
                        server=move.server.id)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the current state *have* with the predicted state and the moves of the request, for a dry run."""
+        """Return *have* with the predicted ``state``, and with the planned migrations as ``moves``, for a dry run. Both
+        come from *want*, as ``complete`` returns it."""
         return {**(have or {}), "state": want["state"], "moves": [_shown_move(move) for move in want["_moves"]]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:

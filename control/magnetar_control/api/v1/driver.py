@@ -209,9 +209,9 @@ class CloudDriver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Replace the resource *have*: remove it and create *want*. Return the new resource's uuid if only the uuid
-        identifies it, otherwise ``None`` (as ``make``). If the creation fails, raise its error; if the driver has the
-        flag ``only_a_document`` (its resources have no content), create *have* again first."""
+        """Replace the resource *have*: remove *have*, then create *want*. Return the new resource's uuid if only the
+        uuid identifies it, otherwise ``None`` (as ``make``). If the creation of *want* fails, raise its error. Before
+        that, create *have* again if the driver has the flag ``only_a_document`` (its resources have no content)."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

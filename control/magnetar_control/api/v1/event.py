@@ -103,18 +103,21 @@ class CloudEvents:
 
 class SentEvents(LiveBody):
     """The body of a stream: server-sent events, with a heartbeat every *interval* seconds. *is_valid*: returns whether
-    the client's token is still good. *free*: called once, at the end."""
+    the client's token is still valid. *free*: called once at the end, so that the stream does not count any more for
+    the limit of concurrent streams."""
 
     def __init__(self, stream: EventStream, interval: float, is_valid: Callable[[], bool],
                  free: Callable[[], None]) -> None:
         self._stream, self._interval, self._is_valid, self._free = stream, interval, is_valid, free
 
     def close(self) -> None:
-        """End the stream. Called once."""
+        """Remove this stream from the count of concurrent streams. The server calls this method once, when the stream
+        ends."""
         self._free()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield pieces of the body; an empty one means that the client is still served."""
+        """Yield the pieces of the body, until the client's token becomes invalid. A piece is empty if there is nothing
+        to send; it lets the server check whether the client is still connected."""
         yield self._frame("hello", {"api": API, "version": installed_version(), "cloud": True})
         beat = checked = time.monotonic()
         try:

@@ -44,9 +44,9 @@ class HostFences(CloudDriver):
         return self.kind.check({"name": key, **want})
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* with the name of the host. If the last fencing has failed without taking the
-        host out of use, the host needs no unfencing: for a request to unfence it, the returned ``state`` is the current
-        one, so that nothing changes. Raises ``NotFound`` for an unknown host."""
+        """Return the desired state *want* with the name of the host. A host needs no unfencing if its last fencing has
+        failed, and the host was not disabled and forced down. For a request to unfence such a host, the returned
+        ``state`` is the current one, so that nothing changes. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]

@@ -121,6 +121,6 @@ def _maintenance(report: DrainReport) -> Document:
 
 
 def _render_drained_server(server: ServerOfDrain) -> Document:
-    """Return *server*, a server of a drained host, in the format of the v1 API. The field state and empty fields are
-    left out."""
+    """Return *server*, a server of a drained host, in the format of the v1 API: all fields that are not empty, except
+    ``state``."""
     return {name: value for name, value in server._asdict().items() if value and name != "state"}

@@ -81,10 +81,10 @@ class CloudImages(CloudDriver):
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the desired state *want* without its source, and with the size as ``_size``. If the checksum in *want*
-        is the sha512 of the current content, it is replaced by the checksum that the image has now (perhaps with
-        another algorithm), so that the two do not count as different. Raises ``InvalidField`` for a source other than
-        an upload."""
+        """Return the desired state *want* without its source, and with the size of the upload as ``_size``. If the
+        checksum in *want* is the sha512 of the current content, replace this checksum by the checksum in *have*. The
+        checksum in *have* may use another algorithm, and would count as different. Raises ``InvalidField`` for a source
+        other than an upload."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")

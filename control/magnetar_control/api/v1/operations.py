@@ -189,8 +189,9 @@ class ProjectOperations(Operations):
 
     def _may(self, project: str | None) -> bool:
         """Return whether one more operation of *project* may run now: a new one, or one that has waited for servers or
-        volumes and continues. Limits apply to the number of the project's running operations and, for a new operation,
-        to the number of the project's operations that wait. *project*: ``None`` for operations without a project."""
+        volumes and continues. The number of the project's running operations is limited. A new operation must also wait
+        while too many operations of the project wait for servers or volumes. *project*: ``None`` for operations without
+        a project."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 
@@ -209,8 +210,9 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _not_counted(self, project: str | None) -> Iterator[None]:
-        """In this context, do not count an operation of *project*, which waits (for a server, a volume or a lock), as
-        running, so that another operation can run. At the end, wait until the operation may run again."""
+        """Do not count the operation that uses this context as running, because it waits for a server, a volume or a
+        lock. Another operation can run meanwhile. At the end of the context, wait until the operation may run again.
+        *project*: the project of the operation."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1

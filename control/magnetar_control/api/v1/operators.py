@@ -266,9 +266,9 @@ class ServerTopologies(CloudDriver):
 
 
 class Capacities(CloudDriver):
-    """The driver of the v1 API for capacity reports: whether, if a host fails, the remaining hosts have room for its
-    servers. There is a report for the cloud, each availability zone and each aggregate. Only administrators may use it.
-    """
+    """The driver of the v1 API for capacity reports. A report shows whether the remaining hosts have room for the
+    servers of a host that fails. There is a report for the cloud, for each availability zone and for each aggregate.
+    Only administrators may use this driver."""
 
     kind, makeable = Capacity, False
 

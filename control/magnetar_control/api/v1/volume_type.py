@@ -84,7 +84,8 @@ class VolumeTypes(CloudDriver):
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
         """Remove the volume type, unless this is a dry run, and return the result. Raises ``InvalidRequest`` if volumes
-        have the type, or if it is the type of a pool."""
+        or snapshots have the type. Also raises ``InvalidRequest`` if the type stands for a storage pool of the agents.
+        """
         check_admin(caller.context, f"{self.kind.noun}:delete")
         if have is not None:
             caller.cloud.services.volume.types.check_change(caller.context, have["id"], must_be_unused=True)

@@ -93,9 +93,9 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Set limits of a project (-1: unlimited), and return its limits. Only for administrators. If
-        ``skip_validation`` or ``force`` is false, a limit below the usage is refused. ``skip_validation`` may be in the
-        body or, as python-cinderclient sends it, in the query."""
+        """Set limits of a project (-1: unlimited), and return its limits. Only for administrators. A limit below the
+        usage is refused if ``skip_validation`` is false, if ``force`` is false, or both; a missing parameter counts as
+        true. ``skip_validation`` may be in the body or, as python-cinderclient sends it, in the query."""
         check_admin(request.context)
         requested = {**checked_body(request, "quota_set", QUOTA_SET), **{
             name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}

@@ -88,6 +88,6 @@ class TransferRoutes(VolumeResourceRoutes):
                                       detailed=False)}
 
     def _since(self, request: Request, minor: int) -> bool:
-        """Return whether the request has the features of microversion 3.*minor*. Requests with the old path never have
-        them."""
+        """Return whether the request has the features of microversion 3.*minor*. Requests with the older path
+        ``os-volume-transfer`` never have these features."""
         return self.path == NEW_PATH and request.extra["version"] >= (3, minor)

@@ -48,8 +48,9 @@ class TypeRoutes:
                 guarded_route(f"POST {type_path}/action", self.act, 202, who="admin")]
 
     def every(self, request: Request) -> Document:
-        """Return the volume types that the caller may use. Administrators get the public types; with the query
-        parameter ``is_public`` the public or the private types, and with ``is_public=none`` all types."""
+        """Return the volume types that the caller may use. For administrators, the query parameter ``is_public``
+        selects public types (true, the default), private types (false) or all types (``none``). For other callers, this
+        parameter has no effect."""
         query = dict(request.query)
         check_known(request, (*TYPE_FILTERS, *PAGING))
         is_public = query.get("is_public", "true" if request.context.is_admin else "")
@@ -68,8 +69,8 @@ class TypeRoutes:
         return {"volume_type": views.volume_type_view(request, made, "create")}
 
     def show(self, request: Request) -> Document:
-        """Return a volume type, by id or name. The name ``default`` stands for the first type if no type has this name.
-        """
+        """Return a volume type, by id or name. If no type has the name ``default``, this name stands for the default
+        type, which is the type of the first storage pool."""
         id = request.params["id"]
         try:
             volume_type = self.store.find(request.context, id)

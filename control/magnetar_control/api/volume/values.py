@@ -78,8 +78,8 @@ def checked_body(request: Request, name: str, value: Value) -> Any:
 
 
 def name_fields(fields: Document) -> Document:
-    """Return name and description, as far as *fields* (a request body) has them. The old names display_name and
-    display_description count too."""
+    """Return ``name`` and ``description`` from *fields*, a request body; the result lacks a key that *fields* lacks.
+    The old names display_name and display_description are used if *fields* does not have the new names."""
     old = {"name": fields.get("display_name"), "description": fields.get("display_description")}
     return {name: fields.get(name, value) for name, value in old.items() if name in fields
             or f"display_{name}" in fields}

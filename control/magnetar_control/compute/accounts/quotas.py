@@ -60,12 +60,12 @@ def quota_limits(caller: Caller, project: str | None = None, user: str | None = 
 def server_quota_usage(caller: Caller, project: str | None = None, user: str | None = None,
                        connection: Connection | None = None) -> Limits:
     """Return the usage of instances, cores and ram by the servers of *project* (default: the caller's), or of *user* in
-    it.
+    this project.
 
     Servers in a cell that does not answer are not counted. Soft-deleted servers are counted only after their
-    restoration has begun, as in Nova. A server that moves between cells during the count is counted once, except with
-    *connection*, a transaction of cell0. Then cell0 is queried in this transaction before the other cells, and a server
-    that moves from cell0 to another cell between these queries may be counted twice, but it is never missed.
+    restoration has begun, as in Nova. Without *connection*, a server that moves between cells during the count is
+    counted once. With *connection* (a transaction of cell0), cell0 is queried in this transaction before the other
+    cells. A server that then moves from cell0 to another cell may be counted twice, but is never missed.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -155,9 +155,9 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
 
 
 def check_port_quota(caller: Caller, each: int, least: int, most: int, configured: Given | None = None) -> int:
-    """Return how many servers the quota of ports allows, if each needs *each* new ports: at least *least* and at most
-    *most*. Raises ``Forbidden`` when fewer than *least* fit. *configured*: the result of ``configured_limits``, if the
-    caller has already read it."""
+    """Return the number of servers (at most *most*) for which the quota of ports has room. Each server needs *each* new
+    ports. Raises ``Forbidden`` when the quota has room for fewer than *least* servers. *configured*: the result of
+    ``configured_limits``, if the caller has already read it."""
     room = caller.cloud.services.network.room(caller.context, "port", configured) if each else None
     if room is None:
         return most

@@ -69,8 +69,8 @@ def show_candidate(caller: Caller, host: str, domain: str) -> AdoptionCandidate:
 
 @use_case(RULE)
 def list_candidates(caller: Caller, hosts: Iterable[str] | None = None) -> tuple[list[AdoptionCandidate], list[str]]:
-    """Return the domains of *hosts* that other programs have defined (``None``: of all hosts that are up), and a text
-    for each host that did not answer."""
+    """Return two lists for *hosts* (``None``: all hosts that are up): the libvirt domains that other programs have
+    defined on these hosts, and an error text for each host that did not answer."""
     views = ([host for host in caller.cloud.hosts.all().values() if host.up] if hosts is None else
              [_find_host_view(caller, host) for host in hosts])
     with ThreadPoolExecutor(MOST_PARALLEL) as pool:
@@ -111,8 +111,9 @@ def propose_adoptions(caller: Caller, candidates: Iterable[AdoptionCandidate],
 @use_case(RULE)
 def prepare_adoption(caller: Caller, candidate: AdoptionCandidate, request: AdoptionRequest) -> tuple[Proposal,
                                                                                              list[PortRequest]]:
-    """Return the server that *candidate* would become by *request*, and the requests for its ports, after all checks.
-    Raises ``Conflict`` with all that hinders the adoption, ``Forbidden`` when a quota has no room."""
+    """Return the server that *candidate* would become if it were adopted as *request* demands, and the requests for the
+    server's ports. All checks are made first. Raises ``Conflict`` with all reasons against the adoption, and
+    ``Forbidden`` when a quota would be exceeded."""
     (proposal,) = propose_adoptions(caller, [candidate], request)
     port_requests, further = check_ports(caller, request, proposal)
     hindrances = [*proposal.hindrances, *further]

@@ -32,10 +32,11 @@ Hindrance = tuple[str, str]
 @dataclass(frozen=True, kw_only=True)
 class AdoptionRequest:
     """A request to adopt a libvirt domain: a domain that another program has defined becomes a server of the cloud.
-    *project_id*, *user_id*: the owner of the server. *name*: of the server; by default the domain's. *flavor*: name or
-    id; by default a flavor of the domain's size; if there is none, *make_flavor* creates it. *networks*: the cloud's
-    network (name or id) for each bridge or libvirt network of the domain. *addresses*: fixed IPs of NICs, by MAC; by
-    default the DHCP leases on the host. *without_ports*: the server gets no ports."""
+    *project_id*, *user_id*: the owner of the server. *name*: the server's name (default: the domain's name). *flavor*:
+    name or id of the server's flavor (default: a flavor of the domain's size). *make_flavor*: create a flavor of the
+    domain's size if the project has none. *networks*: the cloud's network (name or id) for each bridge or libvirt
+    network of the domain. *addresses*: fixed IPs of NICs, by MAC (default: the DHCP leases on the host).
+    *without_ports*: the server gets no ports."""
 
     project_id: str
     user_id: str
@@ -48,8 +49,8 @@ class AdoptionRequest:
 
 
 class AdoptionCandidate(NamedTuple):
-    """A domain that may be adopted. *report*: as the host's agent reports it. *row*: the server of the cloud with the
-    domain's uuid; ``None`` if there is none."""
+    """A libvirt domain that may be adopted. *host*: the domain's host. *report*: the description of the domain by the
+    host's agent. *row*: the row of the cloud's server with the domain's uuid; ``None`` if there is no such server."""
 
     host: HostView
     report: Document
@@ -64,7 +65,8 @@ class Offers(NamedTuple):
 
 
 class ProposedNic(NamedTuple):
-    """A NIC of a domain, and the network and the addresses of the port that it would get."""
+    """A NIC of a libvirt domain, with the network and the addresses of the port that an adoption would give to this
+    NIC."""
 
     mac: str
     network: Document
@@ -85,7 +87,8 @@ class Proposal(NamedTuple):
 
 
 def owner_context(request: AdoptionRequest, roles: frozenset[str] = ADMIN) -> Context:
-    """Return a context of the user and project that will own the server."""
+    """Return a context with the user and the project of *request*, which will own the adopted server, and with *roles*
+    (default: those of an administrator)."""
     return Context(request.user_id, request.project_id, roles)
 
 

@@ -37,7 +37,8 @@ class IncidentReport(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_incidents(caller: Caller) -> list[IncidentReport]:
-    """Return the latest incidents (failures of a host or cell) of all cells that answer, newest first."""
+    """Return the latest incidents (failures of a host or of a cell), newest first: at most ``SHOWN`` incidents. Cells
+    that do not answer are left out."""
     names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     return [IncidentReport(names.get(cell_id, ""), incident, servers)
             for cell_id, incident, servers in incidents.gather_incidents(caller.cloud.store, SHOWN)]

@@ -50,8 +50,9 @@ NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are o
 @dataclass(frozen=True)
 class BalanceReport:
     """The load balance of the hosts of a cell. *plan*: the loads of the hosts, and the proposed live migrations.
-    *unmeasured*: maps the name of each host without a measured load to the reason. *dropped*: the number of migrations
-    that are not proposed, because after them, if a host failed, the other hosts would lack room for its servers."""
+    *unmeasured*: maps the name of each host without a measured load to the reason. *dropped*: the number of live
+    migrations that are not proposed because of possible host failures. After these migrations, the servers of a failed
+    host might find no room on the other hosts."""
 
     cell: CellMapping
     plan: BalancePlan

@@ -21,17 +21,20 @@ Position = Mapping[str, int]
 
 
 def database_key(cell: CellMapping) -> str:
-    """Return the name of a cell's database in cursors: the first characters of the cell's uuid."""
+    """Return the name that event cursors use for the database of *cell*: the first 12 hexadecimal digits of the cell's
+    uuid. A cursor is a client's position in the event stream."""
     return cell.id.replace("-", "")[:12]
 
 
 def format_cursor(position: Position) -> str:
-    """Return *position* as text, for clients."""
+    """Return the cursor for *position*, as text for clients. *position*: the id of the last event that a client has, by
+    name of the database."""
     return ",".join(f"{name}:{id}" for name, id in position.items())
 
 
 def parse_cursor(text: str) -> dict[str, int]:
-    """Return the position in the text of a client. Raises ``InvalidField``."""
+    """Parse a cursor that a client has sent. Return the position in the cursor: the id of the last event, by name of
+    the database. Raises ``InvalidField``."""
     parts = [_PART.fullmatch(part) for part in text.split(",")] if len(text) <= LIMIT else [None]
     position = {part[1]: int(part[2]) for part in parts if part}
     if len(position) != len(parts):

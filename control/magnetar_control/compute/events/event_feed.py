@@ -42,14 +42,15 @@ LOOKS, BETWEEN = 5, 0.05
 
 
 class StoredEvent(NamedTuple):
-    """An event: its id in its database, and the document."""
+    """A stored event. *id*: the id of the event in its database. *document*: the event as a JSON object."""
 
     id: int
     document: Document
 
 
 class EventSource:
-    """The events of one database. *name*: in cursors. *notify*: called when there are new ones."""
+    """The stored events of one database. *name*: the name of the database in cursors. *tables*: the tables with the
+    events. *notify*: a function that is called when ``newest`` has changed."""
 
     def __init__(self, name: str, database: Database, tables: Outbox, notify: Callable[[], None]) -> None:
         self.name, self.database, self.tables, self._notify = name, database, tables, notify
@@ -60,11 +61,13 @@ class EventSource:
 
     @property
     def newest(self) -> int | None:
-        """The id of the newest event that may be shown; ``None`` while it is not known."""
+        """The id of the newest event that clients may see; ``None`` if this id is not known yet, or the database has no
+        event."""
         return self.horizon.newest
 
     def look(self) -> bool:
-        """Look for new events. Return whether all readable events may be shown now."""
+        """Read from the database which events are new, and update ``newest``. Return ``False`` while open transactions
+        may still add events with lower ids than the newest event."""
         with self._lock:
             earlier = self.horizon.newest
             with self.database.read() as connection:
@@ -78,7 +81,8 @@ class EventSource:
         return complete
 
     def page(self, after: int) -> list[StoredEvent]:
-        """Return the events after *after* that may be shown, at most ``PAGE``. Raises ``CursorExpired``."""
+        """Return the events that clients may see after the event *after* (an id; 0: from the oldest event), at most
+        ``PAGE``. Raises ``CursorExpired`` if the event *after* is not stored any more."""
         newest = self.newest or 0
         if newest < after:  # of a database that was restored from an older copy
             raise CursorExpired
@@ -98,7 +102,8 @@ class EventSource:
         return page
 
     def follow(self, over: Callable[[], bool]) -> None:
-        """Look for new events until *over* returns true: the function of a thread."""
+        """Look for new events again and again until *over* returns true. This function runs in a thread of its own.
+        After a database error it tries again later."""
         complete = False
         while not over():
             pause = LOOK
@@ -114,7 +119,8 @@ class EventSource:
 
 
 class EventFeed:
-    """The events of all databases of *store*. ``newest`` changes when there are new ones, and wakes all clients."""
+    """The stored events of all databases of *store*, for the clients of one process. Waiting clients are woken when one
+    of the databases has new events."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -126,7 +132,8 @@ class EventFeed:
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def sources(self) -> dict[str, EventSource]:
-        """Return the sources of events, by name in cursors, including those of cells that were added meanwhile."""
+        """Return the sources of events, one for each database, by name of the database in cursors. Databases of cells
+        that were added since the last call are included."""
         places = [(API, self.store.api, outbox.API), *(
             (database_key(cell), database, outbox.CELL) for cell, database in self.store.databases())]
         with self._lock:
@@ -136,8 +143,9 @@ class EventFeed:
             return {name: self._sources[name] for name, _database, _tables in places}
 
     def look(self) -> dict[str, EventSource]:
-        """Look for new events of all databases now, and return their sources. Transactions that have not ended after a
-        moment are left out. Raises ``DBAPIError`` if a database does not answer."""
+        """Look for new events in all databases now, and return the sources of events by name of the database in
+        cursors. Wait a moment for open transactions; the events of transactions that are still open then are left out.
+        Raises ``DBAPIError`` if a database does not answer."""
         sources = self.sources()
         for source in sources.values():
             for _look in range(LOOKS):
@@ -148,7 +156,8 @@ class EventFeed:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Look for new events in the background during the ``with`` block."""
+        """Return a context manager. During the ``with`` block, the threads that ``refresh`` starts look for new events.
+        """
         with self._lock:
             self._followers += 1
         try:
@@ -158,8 +167,9 @@ class EventFeed:
                 self._followers -= 1
 
     def refresh(self) -> dict[str, EventSource]:
-        """Return the sources of events, after starting the threads of those that have none. For callers within
-        ``followed``."""
+        """Return the sources of events by name of the database in cursors. First start a thread that looks for new
+        events, for each source without such a thread. Call this only within ``followed``, because the threads end
+        without it."""
         sources = self.sources()
         with self._lock:
             for name, source in sources.items():
@@ -174,7 +184,7 @@ class EventFeed:
         return self._followers <= 0
 
     async def wait(self, seconds: float, ready: Callable[[], bool]) -> None:
-        """Wait for new events, at most *seconds*; not at all if *ready* returns true."""
+        """Wait until there are new events, at most *seconds*. Return immediately if *ready* returns true."""
         waiter = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiters.add(waiter)

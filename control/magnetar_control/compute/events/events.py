@@ -35,9 +35,9 @@ OFF = ("This cloud keeps no events. An operator sets event_stream: true for the 
 
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events a client gets. *project*: events of this project, and of the user *user*; ``None``: all events,
-    for administrators. *with_hosts*: whether the client sees hosts. *kinds*: such as server; empty: all. *servers*:
-    names or uuids; empty: all."""
+    """The selection of events that a client gets. *project*: the project of the events (``None``: all events, for
+    administrators). *user*: also show events without a project about resources of this user. *with_hosts*: show names
+    of hosts. *kinds*: kinds of resources, such as server; empty: all. *servers*: names or uuids; empty: all."""
 
     project: str | None
     user: str | None
@@ -58,20 +58,23 @@ class EventFilter:
         return event["project_id"] is None and owner is not None and owner == self.user
 
     def show(self, event: Document) -> Document:
-        """Return *event* as the client sees it."""
+        """Return *event* as the client sees it: without the fields ``OF_ADMINS`` (names of hosts), unless *with_hosts*
+        is true."""
         return event if self.with_hosts else {
             name: value for name, value in event.items() if name not in OF_ADMINS}
 
 
 class EventPage(NamedTuple):
-    """Some events, and the position after them."""
+    """A page of events for a client. *position*: the position after the page, as the id of the last event that was
+    read, by name of the database."""
 
     events: list[Document]
     position: dict[str, int]
 
 
 def make_filter(caller: Caller, *, all_projects: bool, kinds: Collection[str], servers: Collection[str]) -> EventFilter:
-    """Return the filter of a request. Raises ``Conflict`` if the cloud keeps no events, and ``Forbidden``."""
+    """Return the filter for the events that a request asks for. Raises ``Conflict`` if the cloud stores no events.
+    Raises ``Forbidden``, also for *all_projects* unless the caller is an administrator."""
     if not caller.settings.event_stream:
         raise Conflict(OFF)
     caller.check_policy(RULE)
@@ -82,8 +85,9 @@ def make_filter(caller: Caller, *, all_projects: bool, kinds: Collection[str], s
 
 
 def start_position(sources: Mapping[str, EventSource], cursor: str) -> dict[str, int]:
-    """Return the position that *cursor* names: a cursor, ``oldest`` or ``now``. A database that the cursor does not
-    have was added later, so its events are read from the oldest. Raises ``InvalidField``, ``CursorExpired``."""
+    """Return the position for *cursor*: the id of the last event that the client has, by name of the database.
+    *cursor*: a cursor of an earlier answer, ``oldest`` or ``now``. A database without an entry in the cursor was added
+    later; its events are read from the oldest. Raises ``InvalidField``."""
     if cursor == OLDEST:
         return dict.fromkeys(sources, 0)
     if cursor == NOW:
@@ -93,8 +97,9 @@ def start_position(sources: Mapping[str, EventSource], cursor: str) -> dict[str,
 
 
 def list_events(feed: EventFeed, event_filter: EventFilter, cursor: str, limit: int) -> EventPage:
-    """Return up to *limit* events after *cursor*, in the order of each database, and the position after them.
-    Looks at most at ``LOOKED_AT`` events, so there may be more even if few are returned."""
+    """Return at most *limit* events after *cursor*, and the position after these events. The events are ordered by
+    database, then by id. At most ``LOOKED_AT`` events are read, so more may follow even if few are returned. Raises
+    ``InvalidField``, ``CursorExpired``, ``DBAPIError``."""
     sources = feed.look()
     position = start_position(sources, cursor)
     events: list[Document] = []
@@ -115,13 +120,15 @@ def list_events(feed: EventFeed, event_filter: EventFilter, cursor: str, limit: 
 
 
 class EventStream:
-    """The events after *position*, as one client gets them. It keeps one page in memory, however slow the client is."""
+    """The stream of events after *position* for one client. It has only a page of events of each database in memory,
+    even if the client reads slowly."""
 
     def __init__(self, feed: EventFeed, event_filter: EventFilter, position: dict[str, int]) -> None:
         self.feed, self.event_filter, self.position = feed, event_filter, position
 
     async def pages(self) -> AsyncGenerator[list[Document]]:
-        """Yield the next events, or an empty list when there were none for a while. Raises ``CursorExpired``."""
+        """Yield lists of events for the client, without end. An empty list means that there are no new events for the
+        client yet. Raises ``CursorExpired``."""
         loop = asyncio.get_running_loop()
         refreshed_at = float("-inf")
         sources: Mapping[str, EventSource] = {}
@@ -152,7 +159,7 @@ class EventStream:
             return []
 
     def _taken(self, source: EventSource, page: list[StoredEvent]) -> list[Document]:
-        """Return the events of *page* that the client gets, and set the position after them."""
+        """Return those events of *page* that the client gets, and move the stream's position to the end of *page*."""
         events = []
         for kept_event in page:
             self.position[source.name] = kept_event.id

@@ -45,14 +45,13 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        current: Mapping[str, Any] | None = None,
                        accepted_properties: Mapping[str, Any] | None = None) -> str | None:
-    """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if some are malformed,
-    contradict each other, or have no effect. But if the setting ``specs_without_effect`` is ``warn``, accept those
-    without effect, and return a warning. Image properties unknown to Nova only lead to a warning.
+    """Check the extra specs of *flavor* and the properties of *image*. Return a warning; ``None`` if there is none.
+    Raise ``InvalidRequest`` for malformed or contradictory values. Raise it also for values without effect, or only
+    warn if the setting ``specs_without_effect`` is ``warn``. For image properties that Nova does not know, only warn.
 
-    *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
-    *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
-    ``None`` and *current* is the current flavor. *accepted_properties*: properties of the server's current image; they
-    are not checked again.
+    *flavor*, *image*: results of ``find_flavor`` and ``find_image``; ``None`` for the one that the request does not
+    change. *current*: the server's current image if only the flavor changes, or the server's current flavor if only the
+    image changes. *accepted_properties*: properties of the server's current image, which are not checked again.
     """
     of_image = image or (current if flavor and current else None) or {}
     try:
@@ -155,9 +154,9 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` when one of *nics* is a PCI device of the host (vnic_type direct and similar), but the
-    server cannot use such a NIC. It cannot when *flavor* or *image* encrypts the guest's memory, which the device could
-    not read, and when *flavor* limits the bandwidth of NICs, because the host cannot limit the bandwidth of devices."""
+    """Raise ``InvalidRequest`` when one of *nics* is a PCI device of the host (vnic_type direct and similar) that the
+    server cannot use. There are two reasons. *flavor* or *image* encrypts the guest's memory, which the device cannot
+    read. Or *flavor* limits the bandwidth of NICs, which the host cannot do for PCI devices."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):
@@ -238,8 +237,8 @@ def host_bound_hardware(server: ServerRow, live: bool) -> str:
 
 
 def stored_volume_image(properties: Mapping[str, Any]) -> ImageOfServer:
-    """For a server with a root volume, return the image fields to store in the server's row. *properties*: the
-    properties of the image from which the volume was made; the result contains only those about hardware."""
+    """Return the image fields to store in the row of a server that has a root volume. *properties*: the properties of
+    the image from which the volume was made. Of these, the result contains only the properties about hardware."""
     hardware_properties = {name: value for name, value in properties.items()
                            if has_spec_row(name, BY_PROPERTY) or name == "os_type" or name.startswith("trait:")}
     return {"properties": hardware_properties} if hardware_properties else {}

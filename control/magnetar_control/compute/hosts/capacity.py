@@ -11,9 +11,9 @@ from .hypervisors import RULE
 
 @use_case(f"{RULE}list-detail")
 def list_room_reports(caller: Caller, zone: str | None = None, aggregate: str | None = None) -> list[RoomReport]:
-    """Return one report for the whole cloud, one for each availability zone, and one for each aggregate. A report says
-    for each of the hosts whether, if this host fails, other hosts have room for its servers. With *zone* or
-    *aggregate*, return only the report on this zone or aggregate. Raises ``InvalidField`` for an unknown zone or
+    """Return reports about possible host failures: one for the whole cloud, one for each availability zone, and one for
+    each aggregate. A report says for each host whether other hosts have room for the servers of this host. *zone*,
+    *aggregate*: return only the report on this zone or aggregate. Raises ``InvalidField`` for an unknown zone or
     aggregate."""
     cloud = caller.cloud
     return report_room(cloud.store, cloud.services.volume, cloud.settings, zone, aggregate)

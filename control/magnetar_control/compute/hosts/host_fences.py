@@ -54,8 +54,9 @@ def request_host_fence(caller: Caller, host: str, *, fence: bool, confirmed: boo
 
 @use_case(f"{RULE}update")
 def check_host_fence(caller: Caller, host: str, id: str) -> bool:
-    """Return whether the fencing request *id* for *host* has been carried out. Raises the error of a failed request,
-    and ``FencingFailed`` if no conductor has processed the request in time."""
+    """Return whether the fencing request *id* for *host* has been carried out. Return ``True`` also if the host was
+    removed, or a later request has replaced this request. Raises the error of a failed request. If no conductor
+    processes the request in time, it fails with ``FencingFailed``."""
     request = caller.fetch(fencing_requests.fetch_fencing_request, host)
     if request is None or request.id != id:  # removed with the host, or done and replaced by a later request
         return True

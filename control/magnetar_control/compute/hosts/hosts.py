@@ -29,9 +29,9 @@ def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
 
 @use_case(f"{RULE}show")
 def show_host(caller: Caller, name: str) -> list[tuple[str, Mapping[str, int]]]:
-    """Return CPUs, memory and disk of a compute host as pairs (label, numbers); the numbers have the keys ``SIZES``.
-    The labels are Nova's: (total); (used_now), with reserved amounts; (used_max), the sum over the host's servers; and
-    project ids, each with the sum over the project's servers. Raises ``NotFound``."""
+    """Return CPUs, memory and disk of a compute host as pairs (label, mapping). Each mapping has the keys ``SIZES``.
+    The labels are Nova's: ``(total)``; ``(used_now)``, the usage with reserved amounts; ``(used_max)``, the sum over
+    the host's servers; and the id of each project, for the sum over the project's servers. Raises ``NotFound``."""
     row = _find_host(caller, name)
     of_projects = services.fetch_sizes_by_project(caller.cloud.store.cell(row.cell_id), name)
     total, used, reserved = row.totals, row.used, row.reserved

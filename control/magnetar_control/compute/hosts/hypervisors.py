@@ -95,8 +95,8 @@ def _hypervisors_of(caller: Caller, rows: Sequence[SizedHost]) -> list[SizedHype
 
 
 def _find_host(caller: Caller, id: str, row_class: type[HostSelection], *, by_uuid: bool) -> HostSelection | None:
-    """Return the host whose uuid (*by_uuid*) or integer id is *id*; ``None`` when there is none. *row_class*: the class
-    of the returned row, which selects the columns to read."""
+    """Return the host with the id *id*; ``None`` when there is none. *by_uuid*: *id* is a uuid; otherwise it is an
+    integer id. *row_class*: the class of the returned row, which selects the columns to read."""
     if by_uuid:
         rows = caller.fetch(hosts.fetch_host_page, row_class, column="id", values=[id])
     elif id.isascii() and id.isdigit() and len(id) < 10 and str(int(id)) == id:
@@ -127,8 +127,8 @@ search_hypervisor_servers = use_case(f"{RULE}servers")(search_hypervisors.functi
 
 @use_case(f"{RULE}show")
 def show_hypervisor(caller: Caller, id: str, *, by_uuid: bool = True) -> SizedHypervisor:
-    """Return the hypervisor whose uuid (*by_uuid*) or integer id is *id*. Raises ``InvalidRequest`` for a malformed
-    uuid, ``NotFound``."""
+    """Return the hypervisor with the id *id*. *by_uuid*: *id* is a uuid; otherwise it is an integer id. Raises
+    ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
     identifier = parse_uuid(id) if by_uuid else id
     row = _find_host(caller, identifier, SizedHost, by_uuid=by_uuid)
     if row is None:
@@ -207,9 +207,11 @@ def _resolved(name: str, _period: int) -> str | None:
 # Uptimes ---------------------------------------------------------------------------------------------------------
 @use_case(f"{RULE}uptime")
 def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
-    """Return the compute service whose uuid (*by_uuid*) or integer id is *id*, and the uptime of its host as a text.
+    """Return the compute service of the hypervisor with the id *id*, and the uptime of the host as a text. *by_uuid*:
+    *id* is a uuid; otherwise it is an integer id.
 
-    Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if its agent is too old.
+    Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if the host's agent is too
+    old.
     """
     hypervisor = show_hypervisor.function(caller, id, by_uuid=by_uuid)
     service = hypervisor.service

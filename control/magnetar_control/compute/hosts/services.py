@@ -58,8 +58,8 @@ def parse_uuid(text: str) -> str:
 
 
 def _find_service(caller: Caller, id: str, *, by_uuid: bool) -> Service:
-    """Return the service whose uuid (*by_uuid*) or integer id is *id*. Raises ``NotFound``, and ``InvalidRequest`` or
-    ``InvalidField`` when *id* is malformed."""
+    """Return the service with the id *id*. *by_uuid*: *id* is a uuid; otherwise it is an integer id. Raises
+    ``NotFound``, and ``InvalidRequest`` or ``InvalidField`` when *id* is malformed."""
     identifier = parse_uuid(id) if by_uuid else parse_number_id(id, "a service")
     for service in read_services(caller):
         if identifier == (service.id if by_uuid else service.number):
@@ -98,10 +98,10 @@ def update_host_service(caller: Caller, host: str, binary: str, *, status: str |
 
 def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
                      also: Callable[[Connection], None] = lambda _connection: None) -> None:
-    """Set the columns of the host *name*: status and disabled reason, unless *status* is ``None``, and forced_down,
-    unless *forced_down* is ``None``. Enabling a host ends its drain. *also*: a function that makes further changes in
-    the same transaction. The scheduler sees the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``.
-    """
+    """Change the columns of the host *name*. Set the status and the disabled reason unless *status* is ``None``. Set
+    forced_down unless *forced_down* is ``None``. Enabling a host also ends its drain. *also*: a function that makes
+    further changes in the same transaction. The scheduler sees the change within a few seconds. Raises ``NotFound``.
+    Raises ``InvalidRequest`` if forced_down cannot be unset yet."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
@@ -139,8 +139,8 @@ def _check_evacuated(caller: Caller, name: str) -> None:
 
 @use_case(f"{RULE}delete")
 def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
-    """Remove a compute host that has no servers, or a conductor that does not run any more. *id*: the service's uuid
-    (*by_uuid*) or integer id. Raises ``Conflict``, ``NotFound``."""
+    """Remove a compute host that has no servers, or a conductor that does not run any more. *id*: the id of its
+    service. *by_uuid*: *id* is a uuid; otherwise it is an integer id. Raises ``Conflict``, ``NotFound``."""
     service = _find_service(caller, id, by_uuid=by_uuid)
     cell = caller.cloud.store.cell(service.cell_id)
     if service.binary == CONDUCTOR:

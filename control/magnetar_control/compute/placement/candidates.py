@@ -26,8 +26,9 @@ MOST, TRIES = 1000, 20000
 
 
 class ProviderFacts(Protocol):
-    """The attributes that the conditions of a request group (``required``, ``member_of``, ``in_tree``) check. The
-    object is one resource provider, or several providers of a host that together provide the group's resources."""
+    """The attributes that are read to check the conditions of a request group (``required``, ``member_of``,
+    ``in_tree``). The object with these attributes is one resource provider, or several providers of a host that
+    together provide the group's resources."""
 
     @property
     def traits(self) -> frozenset[str]:
@@ -60,10 +61,11 @@ class CandidateRequest:
     """A request for allocation candidates.
 
     *tests*: the conditions ``root_required``, as functions that return whether the root provider of a candidate fulfils
-    them; *traits*: all traits in them. *isolate*: groups with a suffix must use different providers
-    (``group_policy=isolate``). *limit*: the largest number of candidates (``None``: no limit). *together*: the sets of
-    suffixes of ``same_subtree``; in each set, the provider of one group must be the same as the providers of the other
-    groups, or an ancestor of them. *nested*: a candidate may use several providers.
+    the condition. *traits*: all traits in these conditions. *isolate*: groups with a suffix must use different
+    providers (``group_policy=isolate``). *limit*: the largest number of candidates (``None``: no limit). *together*:
+    the parameters ``same_subtree``, each as a set of group suffixes. For each set, the provider of one group must be an
+    ancestor of the providers of all other groups, or the same provider. *nested*: a candidate may use several
+    providers.
     """
 
     groups: Sequence[RequestGroup]

@@ -125,11 +125,11 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                    below: Mapping[str, ChildProvider]) -> tuple[ConsumerRequest, _Devices]:
-    """Return two items: *consumer_request* reduced to the amounts of hosts (bandwidth of a network card becomes an
-    amount of the card's host), and the numbers of PCI devices that the consumer keeps, by uuid of the host, then by
-    alias. *rows*: the consumer's current allocations. *roots*, *below*: the hosts, and the providers below them, by
-    uuid. Raises ``InvalidRequest`` when the request has devices that the consumer does not hold, or changes the amounts
-    of NUMA cells that the consumer holds."""
+    """Return two items. The first is *consumer_request* with amounts of hosts only: bandwidth of a network card becomes
+    an amount of the card's host. The second has the numbers of PCI devices that the consumer keeps, by uuid of the
+    host, then by alias. *rows*: the consumer's current allocations. *roots*, *below*: the hosts, and the providers
+    below the hosts, by uuid. Raises ``InvalidRequest`` when the request has devices that the consumer does not hold, or
+    changes the amounts of NUMA cells that the consumer holds."""
     places = {id: str(below[id].report["place"]) for id in consumer_request.held  # providers of bandwidth
               if id in below and "place" in below[id].report}
     _check_cells(consumer_request, rows, roots, below)

@@ -60,9 +60,9 @@ class ListedProvider(NamedTuple):
 
 
 class HostParts(NamedTuple):
-    """The cached child providers of one host, each as (uuid, name, uuid of its parent). *state*: the time of the host's
-    last change, and the resource classes of its bandwidth. If a newly read *state* differs, the cached providers are
-    outdated."""
+    """The cached child providers of one host. *providers*: (uuid, name, uuid of the parent) for each child provider.
+    *state*: the time of the host's last change, and the resource classes for the bandwidth of the host's physical
+    networks. The cached providers are outdated if a newly read state differs from *state*."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]

@@ -245,8 +245,9 @@ class Provider:
         return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
     def claims_fit(self, name: str, amount: int) -> bool:
-        """Return whether the current claims on the resource class *name* do not exceed its capacity, and one consumer
-        may claim *amount*. Used to check inventories that were just replaced."""
+        """Return whether a claim still fits after the provider's inventories were replaced. The sum of the current
+        claims on the resource class *name* must not exceed the capacity. *amount*: the claim of one consumer, already
+        part of this sum; it must be allowed for one consumer."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit

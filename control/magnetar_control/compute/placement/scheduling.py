@@ -36,11 +36,11 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer | None = None,
                    freed_image: ImageOfServer | None = None) -> str:
     """Return the name of the host that the scheduler would choose now for a new server. Raises ``NoSpace`` when no host
-    fits; its message explains the reason to administrators.
+    fits; for administrators, the message of the error explains the reason.
 
-    *row*: the column values of the server, which need not be stored. *freed*, *freed_image*: flavor and image of an old
-    server that the new server replaces. Its host is not known here, so each host counts as if it had the old server's
-    resources and devices free. NUMA cells are not checked if the old server uses NUMA cells. Hosts on which a build has
+    *row*: the column values of the new server, which need not be stored. *freed*, *freed_image*: flavor and image of an
+    old server that the new server replaces. The old server's host is not known here, so its resources and devices count
+    as free on every host. NUMA cells are not checked if the old server uses NUMA cells. Hosts on which a build has
     failed before are not excluded, because only conductors know of failed builds.
     """
     cloud = caller.cloud

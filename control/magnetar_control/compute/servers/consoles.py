@@ -194,8 +194,9 @@ class Whereabouts(NamedTuple):
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return the new host of the server of *grant* if a live migration has moved the server, or ``moving`` if a live
-    migration is in progress. Otherwise, or if the server's state allows no live migration, both fields are unset."""
+    """Return the current location of the server of *grant*. ``host`` is set if the server has moved to another host,
+    ``moving`` if a live migration is in progress. Both fields are unset if the server's state allows no live migration.
+    """
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()

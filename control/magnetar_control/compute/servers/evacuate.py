@@ -85,10 +85,10 @@ def _keeps_disks(caller: Caller, target: ServerTarget, host: str | None) -> bool
 
 
 def check_volumes(caller: Caller, target: ServerTarget, *, disks: bool) -> None:
-    """Raise ``Conflict`` if an evacuation could lose or corrupt data. This is so if a volume of the server is only
-    reachable through the failed host. It is also so if a guest that still runs on the failed host could write to a
-    volume, and the host is not known to be off. *disks*: the new host takes over the server's own disks, so a guest
-    that still runs on the failed host could write to these disks too."""
+    """Raise ``Conflict`` if an evacuation could lose or corrupt data. Data would be lost if only the failed host can
+    reach a volume of the server. Data could be corrupted if the failed host is not known to be off, and its guest could
+    still write to a volume. *disks*: the new host takes over the server's own disks, to which this guest could write
+    too."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])

@@ -27,11 +27,11 @@ _KNOWN = frozenset(host_filter.name for host_filter in FILTERS)
 
 
 def check_hints(caller: Caller, hints: Mapping[str, Any]) -> str | None:
-    """Check for scheduler hints that have no effect in this cloud. Return a warning about them; ``None`` without such
-    hints.
+    """Check for scheduler hints that have no effect in this cloud. Return a warning about these hints; ``None`` if
+    there are no such hints.
 
-    If they include hints that Nova supports, raise ``InvalidRequest`` instead, unless the setting
-    ``specs_without_effect`` is ``warn``.
+    Raise ``InvalidRequest`` if some of these hints are supported by Nova, unless the setting ``specs_without_effect``
+    is ``warn``.
     """
     refused = refuse_without_effect(caller, "Scheduler hints that", [*_unfulfilled_hints(hints, caller.settings)],
                                     "Leave them out; an operator may let them pass")

@@ -41,8 +41,9 @@ def list_instance_actions(_caller: Caller, target: ServerTarget, limit: int | No
 @server_use_case(rule=f"{RULE}show")
 def show_instance_action(caller: Caller, target: ServerTarget, request_id: str, *,
                          events: bool = True) -> tuple[ShownAction, Sequence[ActionEvent] | None]:
-    """Return (row of the action with *request_id*, rows of its events, newest first). If *events* is false and the
-    policy does not allow the caller to see events, the second item is ``None``. Raises ``NotFound``."""
+    """Return (row of the action *request_id*, rows of its events, newest first). *events*: return the events without a
+    policy check. If *events* is false, the second item is ``None`` unless the policy allows the caller to see events.
+    Raises ``NotFound``."""
     events = events or caller.allows(EVENTS, target.row)
     with target.database.read() as connection:
         row = store.fetch_action_row(connection, target.row.id, SHOWN, request_id)

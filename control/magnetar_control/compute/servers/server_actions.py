@@ -118,8 +118,8 @@ def migrate_server(caller: Caller, target: ServerTarget, host: str | None = None
 
 
 def _cells(caller: Caller, target: ServerTarget) -> dict[str, bool]:
-    """Return the additional arguments of a resize or migration: {"cross_cell": True}, which lets the scheduler choose a
-    host in another cell, if the policy allows the caller to move the server there; otherwise {}."""
+    """Return additional arguments of a resize or cold migration. They are {"cross_cell": True} if the policy allows the
+    caller to move the server to another cell; the scheduler may then choose a host there. Otherwise they are {}."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 

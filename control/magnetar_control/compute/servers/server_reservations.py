@@ -121,7 +121,7 @@ def _free_reservations(caller: Caller, server_id: str, resources: NamedResources
 
 def _free_of_deleted_servers(caller: Caller, named: OfServers) -> None:
     """Release the reservations of those servers in *named* that another client has deleted since this request created
-    them. If the deletion has ended before the reservations were made, it has not released them."""
+    the servers. A deletion that ended before the reservations were made could not release these reservations."""
     located_servers = servers.find_server_rows(caller.cloud.store, [*named])
     for server_id, resources in named.items():
         _database, server = located_servers.get(server_id, (None, None))

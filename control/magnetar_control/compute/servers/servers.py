@@ -213,7 +213,8 @@ def force_delete_server(caller: Caller, target: ServerTarget) -> None:
 
 
 def queue_deletion(caller: Caller, target: ServerTarget, **args: Any) -> None:
-    """Cancel the actions of the server, and queue its removal by the conductors. *args*: of the action ``delete``."""
+    """Cancel the actions of the server, and queue the action ``delete``, so that conductors remove the server. *args*:
+    the arguments of the action ``delete``."""
     server = target.row
     while True:
         with target.database.write() as connection:

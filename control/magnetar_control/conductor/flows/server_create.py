@@ -192,9 +192,9 @@ def _search_again(work: RunningAction, host: str | None) -> None:
 
 
 def _try_another_host(work: RunningAction, tries: Tries, error: MagnetarError) -> None:
-    """Claim a host that was not tried before, otherwise a host in ``tries.broken`` that is up again, and queue the
-    build there. If there is no such host, search again later if a host without heartbeats may return, otherwise set the
-    server to error."""
+    """Claim resources on another host, and queue the build there. Choose a host that was not tried before, otherwise a
+    host in ``tries.broken`` that is up again. If no such host exists, but a host without heartbeats may return, search
+    again later. Otherwise set the server to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

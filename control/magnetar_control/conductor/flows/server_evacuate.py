@@ -97,9 +97,10 @@ class Evacuation(MigrationTask):
         return place_server(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
 
     def is_source_fenced(self) -> bool:
-        """Return whether the old host is certainly off, or has no fencing device. Fence it if necessary. Return
-        ``False`` while another process fences it. Raises ``SourceUp``, ``FencingFailed``, and ``Conflict`` if the host
-        may be on and could still write to a volume of the server."""
+        """Fence the old host if necessary. Return ``True`` if the old host is certainly off, or has no fencing device.
+        Return ``False`` while another process fences or unfences the host. Raises ``SourceUp`` if the host is up and
+        not forced down, and ``FencingFailed``. Raises ``Conflict`` if the host may be on and could still write to a
+        volume of the server."""
         answers = _source_heard_lately(self)
         if answers and not self._is_forced_down():
             raise self._source_up()
@@ -202,8 +203,9 @@ def run_evacuation(work: RunningAction) -> None:
 
 
 def _is_fenced(move: Evacuation) -> bool:
-    """Return whether the evacuation may continue: the old host is certainly off, or has no fencing device. If fencing
-    has failed, end the action. If another process fences the host, queue the action again and return ``False``."""
+    """Return whether the evacuation may continue, because the old host is certainly off or has no fencing device. If
+    fencing has failed, end the action and return ``False``. If another process fences the host, queue the action again
+    and return ``False``."""
     began = utc_now()
     try:
         if move.is_source_fenced():
@@ -303,10 +305,10 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 
 def _withdraw_volumes(work: RunningAction, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes. Make *host* the host that stores a volume
-    if *host* can reach the volume's pool, and the volume is the root disk, or is stored on *source* or another host
-    that is down. Raises ``HostDown`` while the host that stores a volume does not answer, ``Conflict`` for a volume
-    that cannot leave the old host *source*."""
+    """Remove the access of all hosts except *host* to the server's volumes. Also make *host* the storing host of the
+    root volume, and of volumes that are stored on *source* or another host that is down. Only volumes in pools that
+    *host* can reach are changed in this way. Raises ``HostDown`` while the host that stores a volume does not answer,
+    ``Conflict`` for a volume that cannot leave the old host *source*."""
     peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
     access = volumes.homes.access_of_all([attachment["volume_id"] for attachment in work.volumes])
     for attachment in work.volumes:

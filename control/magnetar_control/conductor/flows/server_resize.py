@@ -50,8 +50,8 @@ def run_cold_migration(work: RunningAction) -> None:
 
 
 def flavor_with_grown_disks(flavor: Flavor, current_flavor: Flavor) -> Flavor:
-    """Return *flavor*. If disks of *current_flavor*, from which the server changes to *flavor*, are larger, add the key
-    ``grown`` with these disks and their sizes, because existing disks cannot shrink."""
+    """Return *flavor* for a server that changes from *current_flavor* to *flavor*. Add the key ``grown`` with the disks
+    that are larger in *current_flavor*, and their sizes there, because existing disks cannot shrink."""
     own_sizes = flavor_disk_sizes({**flavor, "grown": {}})
     larger = {name: size for name, size in flavor_disk_sizes(current_flavor).items() if size > own_sizes[name]}
     plain = cast("Flavor", {name: value for name, value in flavor.items() if name != "grown"})
@@ -165,8 +165,9 @@ def _vendor_data_again(work: RunningAction) -> dict[str, Any]:
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Apply the new flavor to the server on the target host, and return the server as its agent reports it.
-    *vendor_data_fields*: the field ``vendor_data``, the operator's data for the guest; {} leaves the old data. If this
-    fails and the target is also the source, restore the old flavor and raise ``NotMoved``, which has the cause."""
+    *vendor_data_fields*: the field ``vendor_data``, the operator's data for the guest; {} keeps the old data. If the
+    new flavor cannot be applied and the target is also the source, restore the old flavor and raise ``NotMoved``, which
+    contains the cause."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():

@@ -64,8 +64,8 @@ def _share_of_action(work: RunningAction) -> ShareOfServer | None:
 
 
 def _change_share(work: RunningAction, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
-    """Set *values* in the share attachment of the action, in the server's row. If *of* is given, do this only if the
-    attachment's status is one of *of*. If *values* is ``None``, remove the attachment."""
+    """Change the share attachment of the action in the server's row: set *values*, or remove the attachment if *values*
+    is ``None``. *of*: set *values* only if the attachment has one of these statuses (``None``: always)."""
     def all_of(shares: list[Document]) -> list[Document]:
         mine = work.args["uuid"]
         if values is None:

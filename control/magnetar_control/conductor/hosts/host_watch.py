@@ -110,7 +110,7 @@ class HostWatch:
 
     def _register(self) -> None:
         """Ensure that each host in the settings has a row with this conductor's cell and with the endpoint from the
-        settings: insert rows that are missing, and update rows in which one of these differs."""
+        settings. Insert missing rows, and update rows that have another cell or endpoint."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}

@@ -220,8 +220,9 @@ class AuditReader:
                 self._note_silence(name, error)
 
     def _read_deleted(self, state: AuditState) -> None:
-        """Classify the page's servers without a row in *state*: deleted, lost (mapped to a cell that answers and has no
-        row of the server), or unknown (lost, or a cell that may have the row does not answer)."""
+        """Classify those servers of the page for which *state* has no row, and add their ids to sets of *state*.
+        ``deleted``: the server is deleted. ``unknown``: the server may exist, but its cell does not answer or has no
+        row for it. ``lost``: the unknown servers with a cell that answers."""
         for some in split_ids(state.ids - state.servers.keys()):
             deleted, lost = deleted_servers(self.store, some, self.silent_cells)
             state.deleted |= deleted
@@ -243,10 +244,10 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row in the cell to which the
-    server has moved as ``state.servers[id]``. Note the cell of the older row in ``state.copies`` if the server's move
-    from that cell explains the row, and in ``state.twins`` if nothing explains it. Rows in cell0 must be added first.
-    """
+    """Add to *state* a second *row* of a server, found in the cell *cell_id*. ``state.servers`` keeps the row in the
+    cell to which the server has moved. The cell of the older row is saved in ``state.copies`` if a move from that cell
+    explains this row. It is saved in ``state.twins`` if nothing explains this row. The caller must add rows in cell0
+    first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

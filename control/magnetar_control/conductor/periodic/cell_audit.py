@@ -67,8 +67,9 @@ class CellAudit:
         return list(run.lasting)
 
     def _load_mark(self) -> AuditMark:
-        """Return the position of the audit in the cell: the stored position if another conductor has changed it, the
-        beginning if none is stored, otherwise this conductor's own position."""
+        """Return the position of the audit in the cell. At the first call, or if another conductor has changed the
+        stored position, return the stored position, or the beginning if none is stored. Otherwise return this
+        conductor's own position."""
         with self.conductor.database.read() as connection:
             stored = audit_marks.fetch_audit_mark(connection)
             if self._mark is None or stored != self._stored:

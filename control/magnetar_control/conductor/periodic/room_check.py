@@ -15,10 +15,10 @@ POLL_INTERVAL = 600.0
 
 
 def check_cell_room(conductor: Conductor, pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
-    """Check for each host of the conductor's cell whether its servers would fit on the other hosts if it failed. Pass
-    the reports to the metrics, log a warning if the servers of some host would not fit, and return the reports.
-    *pause*: called after each batch of hosts with the seconds that the check of the batch took; it may sleep, so that
-    API requests are not slowed down."""
+    """Check for each host of the conductor's cell whether the other hosts would have room for its servers after a
+    failure of this host. Pass the reports to the metrics, log a warning if the servers of some host would not fit, and
+    return the reports. *pause*: a function that is called after each batch of hosts with the seconds that the check
+    took; it may sleep, so that API requests are not slowed down."""
     reports = report_room(conductor.store, conductor.services.volume, conductor.settings, cell_id=conductor.cell.id,
                           pause=pause)
     conductor.room_checked(conductor.cell.name, reports)

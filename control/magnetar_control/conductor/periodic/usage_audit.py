@@ -19,9 +19,9 @@ SETTLED = timedelta(seconds=15)
 
 def tell_usage(conductor: Conductor, moment: str | None = None) -> int:
     """Write a notification ``instance.exists`` for each of the cell's servers that existed in the last audit period.
-    Return the number of notifications written. The period must have ended at least ``SETTLED`` (a ``timedelta``) before
-    *moment*, a time as text (default: now). Exactly one notification is written for each server and period, even if a
-    conductor crashes during the call. Earlier periods are skipped."""
+    Return the number of notifications written. The last audit period is the latest period that ended at least
+    ``SETTLED`` (a ``timedelta``) before *moment*, a time as text (default: now). Earlier periods are skipped. Exactly
+    one notification is written for each server and period, even if a conductor crashes during the call."""
     settings, count = conductor.settings, 0
     if not (conductor.notifications and settings.instance_usage_audit):
         return 0

@@ -27,8 +27,9 @@ class UsageCheck:
         self._after: dict[str, str] = {}  # the last compared project, by database
 
     def check_next(self) -> list[UsageComparison]:
-        """Compare the stored counts of quota usage of the next projects in each database with the usage of the
-        projects' servers, and correct wrong counts. Return the comparisons whose counts were wrong."""
+        """Compare the stored counts of quota usage with the real usage of the servers, and correct wrong counts. Each
+        call checks a limited number of projects in the databases of the conductor's cell and of cell0. The next call
+        continues after the last checked project. Return the comparisons that found wrong counts."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
                 for wrong in self._compare_some(database)]
 

@@ -114,8 +114,8 @@ def _prepare_again(work: RunningAction, host: str) -> tuple[list[Document], list
 
 
 def _device_name(attachment: VolumeOfServer) -> Document:
-    """Return {"device_name": name} for the agent, such as ``vdb``; an empty mapping if the volume's device name does
-    not fit its disk bus."""
+    """Return {"device_name": name} for the agent, with the volume's present device name, such as ``vdb``. Return an
+    empty mapping if the volume has no device name, or a name that does not fit its disk bus."""
     name, bus = (attachment["device"] or "").removeprefix("/dev/"), attachment.get("disk_bus")
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
@@ -230,9 +230,9 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: RunningAction, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish the build of a server on *host*: attach the volumes *remote_volumes* and save all device names. A server
-    with such volumes or with *ports_pending* was created powered off; give it the power state of *want* then. Return
-    the server as its agent reports it.
+    """Finish the build of a server on *host*: attach the volumes *remote_volumes*, and save the device names of all
+    volumes. A server with *remote_volumes* or *ports_pending* was created powered off; also apply *want* to such a
+    server, unless ``power`` in *want* is off. Return the server as its agent reports it.
 
     *resource*: the created server as its agent reports it. *remote_volumes*: uuids of volumes that are stored on other
     hosts. *ports_pending*: whether the server's ports were not ready when the server was created. *want*: fields for
@@ -391,6 +391,6 @@ def disconnect_volume(work: RunningAction, host: str | None, id: str) -> None:
 
 
 def agents_of_volume(work: RunningAction, host: str, volume_host: str) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return a context manager that yields the agents of two hosts: of *host*, which has the server, and of
-    *volume_host*, the name of the host that stores the volume. Raises ``HostDown`` if an agent does not answer."""
+    """Return a context manager that yields two agents: first the agent of *host*, which has the server, then the agent
+    of *volume_host*, which stores the volume. Raises ``HostDown`` if an agent does not answer."""
     return work.sides(host, volume_host, f"host {host} or of {volume_host}, which has the volume,")

@@ -70,9 +70,10 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
-    """Find the security groups on *host* that differ from the database, and the NICs of the servers *server_ids*
-    (uuids) whose groups on the host differ from the database. Queue these groups and NICs for ``GroupUpdateSender``,
-    which then sends the state in the database to the host. *client*: calls the agent of *host*."""
+    """Find the security groups on *host* that differ from the database. Also find the NICs of the servers *server_ids*
+    (uuids) that have other security groups on the host than in the database. Queue these groups and NICs for
+    ``GroupUpdateSender``, which then sends the state in the database to the host. *client*: calls the agent of *host*.
+    """
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):
@@ -109,8 +110,8 @@ class GroupUpdateSender(HostUpdateSender):
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
-        """Return those of *ports* whose server is on *host* and has no task_state. A running action of a server may
-        still be changing the other ports."""
+        """Return the elements of *ports* that belong to idle servers: existing servers on *host* without a task_state.
+        Ports of other servers are left out, because a running action may still be changing these ports."""
         if not ports:
             return []
         with self.conductor.database.read() as connection:

@@ -48,8 +48,8 @@ class HostUpdateSender:
         return ChangeCheck(self.database, QUIET)
 
     def is_due(self) -> bool:
-        """Return whether changes are queued for any host of the cell. If the database has not changed since the last
-        call, return the last result without a query."""
+        """Return whether changes are queued for any host of the cell. Query the database only if it may have changed
+        since the last call, or if the last call returned ``True``; otherwise return ``False``."""
         if self._changes.may_have_changed() or self._was_due:
             self._was_due = any(True for _host in self.waiting())
         return self._was_due

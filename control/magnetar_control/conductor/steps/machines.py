@@ -13,9 +13,9 @@ from magnetar_core.hardware.machines import is_versioned
 
 
 def machine_type_column(work: RunningAction, resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {"image": JSON}, the server's image fields with the machine type in *resource*, to save in the server's
-    row. Return an empty mapping if *resource* has no versioned machine type, such as ``pc-q35-8.2``, or if the row has
-    it already. *resource*: the server as its agent reports it."""
+    """Return {"image": JSON} to save in the server's row: the server's image fields with the machine type from
+    *resource* added. Return an empty mapping if *resource* has no versioned machine type, such as ``pc-q35-8.2``, or if
+    the row already has this machine type. *resource*: the server as its agent reports it."""
     image, machine = work.server.image, str(resource.get("machine") or "")
     if not is_versioned(machine) or image.get("machine") == machine:
         return {}

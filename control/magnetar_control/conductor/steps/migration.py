@@ -169,9 +169,10 @@ class MigrationTask:
         """Find a target host that accepts the server, claim the server's resources there, and save the host's name.
 
         *kind*: live or cold. *host*: the only candidate; ``None`` for any host. *same*: whether the source host is a
-        candidate; ``None``: only if no other host fits. *forced*: skip the scheduler's filters. Raises ``NoValidHost``,
-        or the error of the last host that refused. Raises ``HostDown`` if a host that is down now may take the server
-        soon: its agent is restarted, or the conductor has just started and does not yet know which hosts are up."""
+        candidate; ``None``: only if no other host fits. *forced*: skip most of the scheduler's filters. Raises the
+        error of the last host that refused the server. If no host was tried, raises ``NoValidHost``, or ``HostDown`` if
+        a host that is down may return soon, or if ``Conductor.settling`` is true.
+        """
         most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
@@ -325,9 +326,9 @@ class MigrationTask:
                                          work.confirm_lease)
 
     def _abort_or_complete(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
-        """Handle a migration that failed with *error*. Abort it and raise ``NotMoved``; the server is then on the
-        source host. If the server has already left the source host, complete the migration instead, and raise the
-        errors of ``move_server`` if this fails."""
+        """Handle a migration that failed with *error*. Abort the migration and raise ``NotMoved``: the server is then
+        on the source host. If the server has already left the source host, complete the migration instead, and raise
+        the error of a step that fails. A full disk raises ``HostFull``, so that the action is repeated."""
         with full_is_down():
             if self.abort(source_host, target_host):
                 raise NotMoved(error) from error

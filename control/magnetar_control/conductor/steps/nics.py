@@ -50,12 +50,12 @@ def current_nics(work: RunningAction) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: RunningAction, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be created on *host* and started in the same request. After ``False``, create the
-    server powered off, call ``await_ports``, and then start the server.
+    """Return whether the server can be created on *host* and started in the same request. If ``False``, the caller must
+    create the server powered off, call ``await_ports``, and then start the server in a second request.
 
-    At a second attempt, or when queued actions wait for a free worker, this function itself calls ``await_ports`` and
-    returns ``True``, which saves the second request to the host. With ports on SmartNICs it does so only at a second
-    attempt, since the host must first report which SmartNIC it uses.
+    At a second attempt of the action, or when queued actions wait for a free worker, this function itself calls
+    ``await_ports`` and returns ``True``, which saves the second request. For a server with SmartNIC ports, this
+    function does so only at a second attempt: the host must first report which SmartNIC the server uses.
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
@@ -79,7 +79,8 @@ def bind_started_devices(work: RunningAction, resource: Mapping[str, Any]) -> No
 
 
 def await_ports(work: RunningAction, host: str) -> None:
-    """Wait until the server's ports are ready on *host*. The worker thread is free for other actions meanwhile."""
+    """Wait until the server's ports are ready on *host*. Meanwhile the action gives up its worker slot to other actions
+    (see ``WorkerSlots.resting``)."""
     with work.resting():
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 

@@ -130,10 +130,9 @@ def run_joint_scheduling(works: Sequence[RunningAction]) -> list[RunningAction]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all
-    servers. If the build of a server begins immediately, set ``continuation`` of the server's ``RunningAction`` (its
-    running action), so that this conductor runs the build next. *began*: the time when the scheduling of the servers
-    began."""
+    """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which must be the same cell
+    for all servers. For each build that begins immediately, set ``continuation`` of the server's ``RunningAction``, so
+    that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -146,9 +145,8 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 def _write_to_cell(target: Database, scheduled: Sequence[tuple[servers.ScheduledServer, Placed]], began: str) -> None:
     """Insert the rows of the *scheduled* servers of cell0 into the cell *target*. For each build that begins
-    immediately, count the build as an action of its host, and set ``continuation`` of the server's ``RunningAction``
-    (its running action), so that this conductor runs the build next. *began*: the time when the scheduling of the
-    servers began."""
+    immediately, count the build as an action of its host. Also set ``continuation`` of the server's ``RunningAction``,
+    so that this conductor runs the build next. *began*: the time when the scheduling of the servers began."""
     conductor = scheduled[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in scheduled}
     with conductor.choosing(target) as mine:

@@ -44,9 +44,10 @@ EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
 
 class ActionNotifications:
-    """The notifications of one *action* (its row) with the arguments *args*, collected during the action and written at
-    the end of each transaction. *service*: the name of the conductor, which is the publisher when no host acts. Nothing
-    is written unless the settings name a receiver."""
+    """The notifications of one *action* (its row), collected during the action and written at the end of each
+    transaction. *args*: the arguments of the action. *service*: the name of the conductor, which is the publisher of
+    notifications about steps without a host. Nothing is collected unless the settings name a receiver or enable
+    ``event_stream``."""
 
     def __init__(self, notifications: Notifications, action: ActionRow, args: Mapping[str, Any], service: str) -> None:
         self.notifications, self.action, self.args = notifications, action, args
@@ -81,8 +82,9 @@ class ActionNotifications:
             self._add(name, END, host)
 
     def followed_by(self, name: str, host: str | None) -> None:
-        """Add the end notification of the action, and the start notification *name* of the operation that follows it
-        within the same action, such as offloading after shelving. A later ``ended`` ends *name*."""
+        """Add the end notification of the action's present operation, and the start notification *name* of the
+        operation that follows within the same action, such as offloading after shelving. A later call of ``ended`` adds
+        the last notification of the operation *name*."""
         if self._started and self._own != name:
             self._add(self._own, END, host)
             self._own = name

@@ -48,9 +48,9 @@ BRIEFLY = 1.0
 
 
 class Conductor:
-    """The state of one conductor process. *cell*: the name of its cell. *schedules*: whether it also finds hosts for
-    new servers, whose rows are in cell0 until then; at least one conductor of the cloud must. *announcement*: the
-    process's registration in the database; by default a new one."""
+    """The state of one conductor process. *cell*: the name of its cell. *schedules*: whether this conductor also finds
+    hosts for the new servers in cell0; at least one conductor of the cloud must do so. *announcement*: the process's
+    registration in the database; by default a new one."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  delivery: Delivery, schedules: bool = True, announcement: Announcement | None = None) -> None:
@@ -156,7 +156,8 @@ class Conductor:
 
     def current_states(self) -> HostStates:
         """Return the scheduler's view of all hosts. If a cell was disabled or enabled since the last call, first read
-        all hosts again, since this conductor gets no reports of the hosts of other cells."""
+        all hosts again. This conductor gets no reports of hosts in other cells, so its view of these hosts may be
+        outdated."""
         disabled = {cell.id for cell in self.store.cells() if cell.disabled}
         if disabled != self._disabled_cells:
             self.read_hosts()
@@ -188,9 +189,9 @@ class Conductor:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
-        """Return whether some hosts may be up although this conductor counts them as down, because it began to look for
-        them less than ``host_down_after`` seconds ago (see ``begin_settling``). As long as this is true, an action for
-        which no valid host was found must not fail, but wait."""
+        """Return whether this conductor may wrongly count some hosts as down. This is true until ``begin_settling`` is
+        called, and for ``host_down_after`` seconds after that call, unless all hosts are up. Meanwhile an action
+        without a valid host must wait instead of failing."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after

@@ -247,16 +247,16 @@ class RunningAction:
 
     def resting(self) -> contextlib.AbstractContextManager[None]:
         """Return a context manager for waiting on something outside the conductor. While its ``with`` block runs, the
-        worker is free for other actions.
-        """
+        action gives up its worker slot to other actions (see ``WorkerSlots.resting``)."""
         return self.conductor.slots.resting((self.database.name, self.action.id))
 
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
         """Yield a progress callback for requests during which the agent may wait for the guest to shut down.
 
-        During this wait the worker is free for other actions. If the action is cancelled during the wait, the agent's
-        operation is cancelled too, and the request to the agent raises ``Cancelled``.
+        When this wait begins, the action gives up its worker slot to other actions until the ``with`` block ends. If
+        the action is cancelled during the wait, the agent's operation is cancelled too, and the request to the agent
+        raises ``Cancelled``.
         """
         with contextlib.ExitStack() as resting:
             waits = False
@@ -284,7 +284,7 @@ class RunningAction:
         was paused for longer than its lease.
 
         Call this in each transaction that saves progress, with its *connection* to the server's database. Also call it
-        before a request to a host that another conductor may be undoing.
+        before a request to a host, because the other conductor may be undoing earlier requests to this host.
         """
         if connection is None:
             with self.database.read() as reading:
@@ -319,9 +319,10 @@ class RunningAction:
         self._deferred_columns.clear()
 
     def _replaceable_states(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that may be replaced when *values* are written to the server's row: the task_states of
-        this action. Return an empty tuple if *values* set the task_state and an action that overtakes this one, such as
-        a deletion, is queued, because the present task_state may belong to that action."""
+        """Return the task_states that a write of *values* to the server's row may replace: normally the task_states of
+        this action. Return an empty tuple if *values* contain the task_state, this action can interrupt others
+        (``over`` in ``ACTIONS``), and another such action is queued. The present task_state may then belong to the
+        queued action."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 
@@ -354,9 +355,9 @@ class RunningAction:
         event that ``ACTIONS`` names for the action. *host*: the host where the event happens; by default the server's
         host. *noted*: columns of the server's row to set when the event begins.
 
-        If the action was passed with an event that has already begun, the block continues this event. The end of the
-        event is written with the next transaction; after a crash before that, the event has no end, and the action is
-        repeated.
+        If this ``RunningAction`` was created with the number of an event that has already begun, the first block
+        continues that event. The action's next transaction writes the end of the event. After a crash before this
+        transaction, the event has no end, and the action is repeated.
         """
         number, self._event = self._event, None
         if number is not None:

@@ -29,10 +29,10 @@ class WorkerSlots:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_slots(self, over: threading.Event) -> int:
-        """Reserve all free slots, each for an action that will be leased from the queue, and return their number. If no
-        slot is free, wait up to ``PATIENCE`` seconds for a slot, and then briefly for more slots, since one query that
-        leases several actions is cheaper than several queries. *over*: set when the conductor stops; then do not wait.
-        """
+        """Reserve all free slots, each for an action that will be leased from the queue, and return their number, which
+        may be 0. If no slot is free, wait up to ``PATIENCE`` seconds for one, and then briefly for more: one query that
+        leases several actions is cheaper than several queries. *over*: set when the conductor stops; it ends only the
+        second wait."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0

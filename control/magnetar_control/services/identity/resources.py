@@ -179,8 +179,8 @@ class IdentityResource:
         return [self.document(row) for row in self.rows(connection, *conditions, **filters)]
 
     def row(self, connection: Connection, id: str, **owner: str) -> Row:
-        """Return the row with this *id*. Raises ``NotFound``, also if the row has another value in one of the columns
-        *owner*."""
+        """Return the row with this *id*. Raises ``NotFound``. *owner*: values of columns; a row with another value in
+        one of these columns counts as not found."""
         row = fetch_identity_row(connection, self.table, id=id, **owner)
         if row is None:
             raise NotFound(f"Could not find {self.name}: {id}.")

@@ -14,8 +14,8 @@ ID = String(64)
 
 
 def resource_columns() -> tuple[Column[Any], ...]:
-    """Return the columns that the tables of all resource types have: an id, ``extra`` (JSON of keys without a column),
-    and times."""
+    """Return the columns that the tables of all resource types have: ``id``, ``extra`` (JSON of keys without a column),
+    ``created_at`` and ``updated_at``."""
     return (Column("id", ID, primary_key=True), Column("extra", JsonColumn, nullable=False, default=dict),
             *timestamp_columns())
 

@@ -111,8 +111,8 @@ def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Ro
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
-    """Return the row of the trust *id* if it can still be used and the caller may access it (see ``_check_owner``).
-    Raises ``Forbidden``, and ``NotFound``, also for a trust that has expired or is used up."""
+    """Return the row of the trust *id*. Raises ``NotFound`` if the trust does not exist, has expired or is used up, and
+    ``Forbidden`` if the caller may not access the trust. *owners*: as in ``_check_owner``."""
     chain = trust_chain(connection, id, tokens.clock())
     usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
     return _check_owner(context, usable, id, *owners)

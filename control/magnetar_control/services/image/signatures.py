@@ -65,8 +65,8 @@ def signature_refusal(image: str, why: str) -> ImageRefused:
 
 
 def signature_of(image: Mapping[str, Any]) -> Signature:
-    """Return the signature that is stored in the properties of *image*. Raises ``ImageRefused`` unless it is complete.
-    """
+    """Return the signature that is stored in the properties of *image*. Raises ``ImageRefused`` if a property of the
+    signature is missing or not supported, or if the signature is not base64."""
     id, properties = str(image["id"]), image.get("properties") or {}
     lacking = [name for name in SIGNATURE if not properties.get(name)]
     if lacking:
@@ -144,8 +144,9 @@ class Signatures:
 
     def check(self, context: Context, id: str, trusted: Sequence[str] = (),
               proceed: Callable[[], None] = lambda: None) -> str | None:
-        """Verify the signature of the image *id*, and return the checksum of its content (``sha512:HEX``), so that the
-        agent can check its download. Return ``None`` when no verification is needed.
+        """Verify the signature of the image *id*. Return the checksum of the image's content (``sha512:HEX`` or
+        ``sha256:HEX``), so that the agent can check its download. Return ``None``, without a verification, if *trusted*
+        is empty and ``verify`` is false.
 
         *trusted*: ids of certificates that the user named. *proceed*: called repeatedly while the content is read; may
         raise to cancel. Raises ``ImageRefused``, ``Conflict``.
@@ -176,10 +177,11 @@ class Signatures:
         certificates.check_chain(certificate, signature.certificate, trusted_certificates, datetime.now(UTC))
 
     def _digest(self, image: Document, method: str, proceed: Callable[[], None]) -> tuple[bytes, str]:
-        """Return the digest of the image's content by the hash *method*, and the content's checksum (``sha512:HEX``).
-        *proceed*: called repeatedly while the content is read. Results are cached. If the image service has reported
-        this digest, the reported digest is returned and the content is not read: the agent will compare the digest with
-        the content that it downloads."""
+        """Return (digest of the image's content by the hash *method*, checksum of the content for the agent, such as
+        ``sha512:HEX``). If the image service has reported a digest by this method, return that digest and do not read
+        the content. The agent will compare the checksum with its download. Otherwise read the content, and cache the
+        result. *proceed*: called repeatedly while the content is read. Raises ``ImageRefused`` if the content does not
+        match the digest of the image service."""
         algorithm, value = str(image.get("os_hash_algo")), str(image.get("os_hash_value"))
         has_service_digest = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
         if has_service_digest and algorithm == _name(method):

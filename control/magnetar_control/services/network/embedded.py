@@ -80,8 +80,9 @@ from .tables import engine as engines
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
     """Return the SQL condition for ports that must be written to the network engine (OVN) again when their server
-    starts on the host ``there`` (an SQL parameter): ports whose row names another host than ``there`` or an unfinished
-    move, and ports on a SmartNIC. *port*: the table of ports, or an alias."""
+    starts on a host. The SQL parameter ``there`` is the name of this host. The condition is true for ports with another
+    host or an unfinished move in their row, and for all ports on a SmartNIC. *port*: the table of ports, or an alias.
+    """
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 
@@ -112,9 +113,9 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 def _going(port: Row[Any], host: str, running: bool) -> Document:
-    """Return the columns host, next_host and arriving (whether the port stays silent on the next host until the guest
-    announces itself there) of a port whose server begins to move to *host*; empty if the port has these values already.
-    *port*: its row, with these columns. *running*: whether the guest runs during the move."""
+    """Return the new column values of a port when its server begins to move to *host*: {host, next_host, arriving}.
+    Return {} if the port already has these values. ``arriving``: whether the port stays silent on the next host until
+    the guest announces itself there. *port*: the port's row. *running*: whether the guest runs during the move."""
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}
@@ -122,12 +123,11 @@ def _going(port: Row[Any], host: str, running: bool) -> Document:
 
 class EmbeddedNetworks:
     """The network service inside the control plane, an implementation of ``services.Networks``. *database*: the API
-    database. *default_cidr*: the addresses of the network or subnet pool that ``bootstrap`` creates, a /16 because all
-    projects use it; ``None``: create none. *pools*: the ranges for users' subnets. *limits*: the default quotas of
-    projects. *engine*: makes networks that connect hosts, such as OVN; ``None``: each host's agent makes the networks
-    of its host. *wait*: how long the start of a guest waits for the engine. *physical_mtu*: the MTU of the physical
-    network. *gateways*: the hosts that may have the gateways of routers. *domain*: the default DNS domain of networks.
-    """
+    database. *default_cidr*: the address range of the first network or subnet pool, which ``bootstrap`` creates for all
+    projects; ``None``: create none. *pools*: the ranges for users' subnets. *limits*: the default quotas of projects.
+    *engine*: makes networks that connect hosts, such as OVN; ``None``: each host's agent makes the networks of its
+    host. *wait*: how long the start of a guest waits for the engine. *physical_mtu*: the MTU of the physical network.
+    *gateways*: the hosts that may have the gateways of routers. *domain*: the default DNS domain of networks."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,

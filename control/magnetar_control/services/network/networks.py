@@ -157,9 +157,9 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 
 def _check_default(connection: Connection, values: Document) -> None:
-    """Raise an error if *values*, the complete values of a network, contain a true ``is_default`` and this is not
-    allowed: ``InvalidField`` if the network is not external, ``Conflict`` if another network is the default. The
-    default external network is used for the routers of auto-allocated topologies."""
+    """Raise an error if ``is_default`` is true in *values*, the complete values of a network, but the network cannot be
+    the default external network. ``InvalidField``: the network is not external. ``Conflict``: another network is the
+    default. The default external network is used for the routers of auto-allocated topologies."""
     if not values["is_default"]:
         return
     if not values["external"]:

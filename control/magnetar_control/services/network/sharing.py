@@ -57,10 +57,11 @@ Users = Callable[[str], Sequence[Select[Any]]]
 
 @dataclass(frozen=True)
 class Shareable:
-    """A resource type that RBAC policies can share, such as network. *table*: its table. *users*: {action: function
-    from an object's id to SQL statements that select the projects which use the object by this action}. *columns*:
-    {action: name of the boolean column that states whether a policy with this action exists; the column ``shared``
-    states whether such a policy for all projects exists}."""
+    """A resource type that RBAC policies can share, such as network. *table*: the table of its objects. An action is
+    what a policy allows, such as ``access_as_shared``. *users*: {action: function}; the function returns SQL statements
+    for the projects that use a given object (uuid) by this action. *columns*: {action: boolean column of *table*}. The
+    column ``shared`` states whether such a policy for all projects exists; another column states whether any such
+    policy exists."""
 
     table: Table
     users: Mapping[str, Users]
@@ -216,9 +217,10 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        excluded_policy: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object *row* by *action* and would no longer be allowed to use it, if the
-    object's RBAC policies that match *excluded_policy* (an SQL condition) were deleted and policies for the projects
-    *plus* were added. Locks the object. *kind*: the object's type, a key of ``KINDS``."""
+    """Return the projects that use the object *row* by *action*, but would not be allowed to use it after a change of
+    its RBAC policies. *action*: such as ``access_as_shared``. In this change, policies that match *excluded_policy* (an
+    SQL condition) are deleted, and policies for the projects *plus* are added. Locks the object. *kind*: the object's
+    type, a key of ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(

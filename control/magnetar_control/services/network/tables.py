@@ -207,9 +207,9 @@ OWNER = "compute:nova"
 
 
 def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
-    """Return the SQL condition for ports that a server has, or that are reserved for a server. The condition also tests
-    the column ``place`` (the port's position among the server's NICs), which only the service sets, because users can
-    set ``device_owner`` to any value. *of*: the table of ports, or an alias."""
+    """Return the SQL condition for ports that a server has, or that are reserved for a server. *of*: the table of
+    ports, or an alias. Users can set ``device_owner`` to any value. Therefore the condition also tests ``place`` (the
+    port's position among the server's NICs), which only the service sets."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 

@@ -116,8 +116,8 @@ def begin_attachment_detaching(connection: Connection, id: str) -> None:
 
 
 def roll_attachment_detaching(connection: Connection, id: str) -> None:
-    """Set the status of the attachment *id* from ``detaching`` back to the status before that. Do nothing in another
-    status."""
+    """Set the status of the attachment *id* from ``detaching`` back to ``attached``, or to ``reserved`` if
+    ``attached_at`` is not set. Do nothing in another status, or if the attachment does not exist."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         if row["status"] == "detaching":

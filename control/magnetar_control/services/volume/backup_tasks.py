@@ -90,9 +90,9 @@ def import_backup(worker: Worker, row: Row) -> Document:
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
-    """Yield hosts that may have the files of the backup *row*: for each backup target, one host that reaches it and is
-    up, beginning with the target that the backup names; then the hosts that are up and have not reported their
-    pools."""
+    """Yield hosts that may have the files of the backup *row*. First yield one host for each backup target: a host that
+    is up and reaches the target. The host for the target that *row* names comes first. Then yield all hosts that are up
+    and have not reported their pools."""
     up = {host["name"] for host in worker.reach.hosts() if host["up"]}
     pools = list(worker.reach.pools())
     targets: dict[str, str] = {}
@@ -108,9 +108,9 @@ def _targets(pools: list[PoolOnHost]) -> list[PoolOnHost]:
 
 
 def delete_backup(worker: Worker, row: Row) -> None:
-    """Execute the task "delete" of the backup *row*: the agent of the backup's host removes the files. If this host was
-    removed from the cloud, another host that reaches them removes them; if there is none, the files
-    remain."""
+    """Execute the task "delete" of the backup *row*: the agent of the backup's host removes the backup's files. If this
+    host was removed from the cloud, another host that reaches the files removes them. If no such host exists, the files
+    remain. Also delete the backup's encryption key."""
     host = row["host"]
     if host and all(known["name"] != host for known in worker.reach.hosts()):
         host = next((pool.host for pool in _targets(list(worker.reach.pools())) if pool.id == row["target_id"]), None)

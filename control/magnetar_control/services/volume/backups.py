@@ -256,9 +256,10 @@ class BackupStore(NamedStore):
 
 def _checked_source(connection: Connection, context: Context, volume: RowMapping, snapshot_id: str | None,
                     force: bool) -> RowMapping | None:
-    """Return the row of the snapshot *snapshot_id* that will be backed up; ``None`` without *snapshot_id*: the volume
-    itself will be backed up. *force*: allow a volume in use. Raises ``InvalidRequest`` if the volume or the snapshot
-    cannot be backed up now."""
+    """Return the row of the snapshot *snapshot_id* to back up; ``None`` without *snapshot_id*: the volume itself is
+    backed up. *force*: allow a volume in use. Raises ``InvalidRequest`` if the snapshot is not available or not of this
+    volume. Without *snapshot_id*, raises ``InvalidRequest`` if the volume is neither available nor (with *force*) in
+    use."""
     snapshot = get_visible_row(connection, snapshots, context, snapshot_id) if snapshot_id else None
     if snapshot is not None and snapshot["volume_id"] != volume["id"]:
         raise InvalidRequest(f"Invalid volume: Volume {volume['id']} does not match with snapshot.volume_id "
@@ -308,7 +309,8 @@ def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapp
 
 
 def _check_restorable(volume: RowMapping, backup: RowMapping) -> None:
-    """Raise ``InvalidRequest`` unless *backup* can be restored to the existing *volume*."""
+    """Raise ``InvalidRequest`` unless *backup* can be restored to the existing *volume*: the volume must be available,
+    and at least as large as the backup."""
     if volume["status"] != "available":
         raise wrong_status(volumes, volume, ("available",))
     if volume["size"] < backup["size"]:

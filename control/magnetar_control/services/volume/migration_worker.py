@@ -42,7 +42,8 @@ LIMIT = 6 * 3600.0
 
 
 class StillMoving(Exception):
-    """The signal that QEMU is still copying the volume for a running guest. The worker must check again later."""
+    """An exception that interrupts a migration task, because QEMU is still copying the volume for a running guest. The
+    worker must check again later."""
 
 
 def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
@@ -173,9 +174,9 @@ def _undo(database: Database, reach: Reach, row: Row) -> Document:
 
 
 def _moved_back(reach: Reach, row: Row) -> bool:
-    """Have the agent of the volume's host move the content back to its old pool. Return true if the content stays in
-    the new pool, because the move was complete already; otherwise false. If the agent refuses to move the content back,
-    log its error and return false."""
+    """Have the agent of the volume's host move the content back to its old pool, and return false. If the move to the
+    new pool was complete already, do nothing and return true: the content stays in the new pool. If the agent refuses
+    to move the content back, log its error and return false."""
     migration = row["migration"]
     try:
         with reach.client(row["host"]) as client:

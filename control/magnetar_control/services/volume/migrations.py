@@ -66,7 +66,7 @@ class MigrationStore:
 
     def retype(self, context: Context, id: str, name_or_id: str, policy: str = NEVER) -> None:
         """Change the type of a volume to *name_or_id*. If this type needs another pool, queue a migration of the
-        volume; but the *policy* ``never`` raises ``InvalidRequest`` in this case. Raises ``NotFound``, ``Conflict``."""
+        volume; with *policy* ``"never"``, raise ``InvalidRequest`` instead. Raises ``NotFound``, ``Conflict``."""
         check_volume_writer(context)
         chosen = self.types.find(context, name_or_id)
         with self.database.write() as connection:
@@ -151,7 +151,9 @@ class MigrationStore:
                                  "--retype-policy on-demand.")
 
     def _check_retype(self, row: RowMapping, chosen: VolumeType) -> None:
-        """Raise ``InvalidRequest`` unless the volume *row* can get the type *chosen*."""
+        """Raise ``InvalidRequest`` unless the volume *row* can get the type *chosen*. The volume must be available or
+        in use, and must not be migrating or have this type already. The new type must not change multiattach or
+        encryption. The volume must fulfil the type's extra specs."""
         id = row["id"]
         if row["status"] not in MOVABLE or row["migration"] or chosen.name == row["volume_type"]:
             raise InvalidRequest("Invalid volume: Retype needs volume to be in available or in-use state, not be "
@@ -187,9 +189,9 @@ def _pool_name(row: RowMapping) -> str:
 
 
 def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarget) -> PoolTarget:
-    """Return the pool that the volume *row* will really migrate to: *target* if no server has the volume; otherwise the
-    same pool on the volume's present host, where the server is. Raises ``InvalidRequest`` if that host does not reach
-    the pool, or the server is on another host."""
+    """Return the pool that the volume *row* will migrate to. If no server has the volume, return *target*. While a
+    server has the volume, the content stays on the volume's host: return the pool of *target* as this host reaches it.
+    Raises ``InvalidRequest`` if this host does not reach the pool, or if the server is on another host."""
     users = connection.execute(select(attachments).where(attachments.c.volume_id == row["id"])).mappings().all()
     if not users:
         return target
@@ -206,7 +208,8 @@ def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarge
 
 
 def _check_movable(connection: Connection, row: RowMapping) -> None:
-    """Raise ``InvalidRequest`` unless the volume *row* can migrate now."""
+    """Raise ``InvalidRequest`` unless the volume *row* can migrate now. Its status must be available or in-use. It must
+    have no migration, no other task and no snapshots, and must not be the source of a volume that is being created."""
     id = row["id"]
     if row["status"] not in MOVABLE:
         raise wrong_status(volumes, row, MOVABLE)
@@ -223,7 +226,10 @@ def _check_movable(connection: Connection, row: RowMapping) -> None:
 
 
 def _check_pools(connection: Connection, row: RowMapping, target: PoolTarget) -> None:
-    """Raise ``InvalidRequest`` or ``Conflict`` unless the volume *row* can migrate to *target*."""
+    """Raise an error if the volume *row* cannot migrate to *target*. Raise ``InvalidRequest`` if the volume is in this
+    pool already, or the pool has too little free space. Also raise ``InvalidRequest`` if the volume is in Ceph and
+    *target* is on another host. Raise ``Conflict`` if the host of *target* had the volume before, and has not removed
+    it yet."""
     if not row["host"] or (row["host"], _pool_name(row)) == (target.host, target.pool):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is there already: destination host and pool "
                              "must be different than the current ones.")

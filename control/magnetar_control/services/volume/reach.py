@@ -53,9 +53,9 @@ class Reach:
         return {"format": "luks", "key": self.keys.create_key(row["encryption_key_id"], None)}
 
     def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
-        """Of all hosts that are up, return the one with the most free space in its pool called *pool*; ``None`` if
-        there is none. *fits*: a function that returns whether a host is allowed. A host that has not reported its pools
-        counts with the free space of its disk."""
+        """Return the host with the most free space in its pool called *pool*, among all hosts that are up. Return
+        ``None`` if there is no such host. *fits*: a function that returns whether a host is allowed. For a host that
+        has not reported its pools, the free space of its disk counts."""
         reported: dict[str, dict[str, PoolOnHost]] = {}
         for reported_pool in self.pools():
             reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool

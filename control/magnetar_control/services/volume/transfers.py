@@ -67,8 +67,9 @@ def check_snapshots_available(rows: Sequence[RowMapping]) -> None:
 
 
 def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots: bool, encrypted: bool) -> None:
-    """Raise ``InvalidRequest`` unless *volume* can be offered in a transfer. *no_snapshots*: the volume's snapshots are
-    not transferred with it. *encrypted*: allow an encrypted volume."""
+    """Raise ``InvalidRequest`` unless *volume* can be offered in a transfer: it must be available, not attached and not
+    migrating. *encrypted*: allow an encrypted volume. *no_snapshots*: do not transfer the volume's snapshots; not
+    allowed for an encrypted volume. Without *no_snapshots*, the snapshots must be available."""
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == volume["id"]).limit(1)).first()
     if volume["status"] != "available" or used:
         raise wrong_status(volumes, volume, ("available",))

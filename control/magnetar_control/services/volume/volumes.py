@@ -101,8 +101,9 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False,
                  admin: bool = False) -> None:
     """Queue the deletion of the volume *row*. *cascade*: also delete its snapshots. *force*: allow any status. *admin*:
-    with *cascade*, also allow snapshots of another project, which has transferred the volume without them. Raises
-    ``InvalidRequest`` if the volume is attached, or has snapshots that may not be deleted."""
+    with *cascade*, also delete snapshots of another project. Such snapshots exist if that project has transferred the
+    volume without them. Raises ``InvalidRequest`` if the volume is attached, or has snapshots that may not be deleted.
+    """
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())

@@ -220,11 +220,10 @@ class Worker:
 
     def _note(self, table: Table, row: Row, statement: Update | Delete,
               complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
-        """If the row in the database still has the same task and worker as *row*, execute *statement*, call *complete*,
-        and return true. Otherwise return false: the deletion of the object was requested meanwhile (see
-        ``rows.queue_volume_task``). Then clear the lease in the database, so that the deletion, which waits for the end
-        of the lease, can start now. If the deletion is running already, it is started again, because it may have run
-        before the task of *row* created content."""
+        """Execute *statement* and call *complete*, and return true, if the row in the database still has the task and
+        the worker in *row*. Otherwise return false. If the deletion of the object was requested meanwhile (see
+        ``rows.queue_volume_task``), also clear the lease in the database, so that the deletion can start. A deletion
+        that is already running starts again, because it may have run before the task of *row* created content."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_own_task_condition(table, row))).rowcount > 0
             if done:

@@ -29,8 +29,8 @@ _WRITERS = text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
 
 
 def insert_event_rows(connection: Connection, outbox: Outbox, messages: Sequence[Message]) -> None:
-    """Write events into the tables *outbox*, in the transaction of *connection*. An event that was written before is
-    not written again."""
+    """Insert the events *messages*, which ``/v1/events`` shows, into the tables *outbox*, in the caller's transaction.
+    An event that was inserted before is not inserted again."""
     if messages and connection.dialect.name == "postgresql":
         connection.execute(_NUMBERED)
     if messages:
@@ -38,18 +38,20 @@ def insert_event_rows(connection: Connection, outbox: Outbox, messages: Sequence
 
 
 def write_first_row(database: Database, outbox: Outbox) -> None:
-    """Write the row ``FIRST``, unless it exists."""
+    """Insert the row ``FIRST`` into the tables *outbox*, unless it exists. ``FIRST`` is no event: readers that wait for
+    the first event begin after the id of this row."""
     with database.write() as connection:
         insert_if_absent(connection, outbox.waiting, receiver=STREAM, message_id=FIRST.message_id,
                          event_type=FIRST.event_type, created_at=utc_now(), message=FIRST.text)
 
 
 class Horizon:
-    """The highest id of an event in the tables *outbox* of one database, up to which no further event can appear.
+    """The highest event id (``newest``) that is safe for readers of the tables *outbox* of one database. No event with
+    a lower id can appear later.
 
-    On SQLite one transaction writes at a time, so this is the newest id. On PostgreSQL a transaction takes its number
-    before its ids. When all transactions with the numbers that were given by the time an id was seen have ended, no
-    lower id can appear.
+    On SQLite only one transaction writes at a time, so this is the highest id in the table. On PostgreSQL a transaction
+    gets its transaction number before the ids of its events. Therefore ``look`` remembers the highest id and the next
+    transaction number. When all transactions with lower numbers have ended, no lower id can appear.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -60,7 +62,9 @@ class Horizon:
         self._pending: tuple[int, int] | None = None
 
     def look(self, connection: Connection) -> bool:
-        """Read the database. Return whether ``newest`` now includes all events that are readable."""
+        """Update ``newest`` from the database. Return whether ``newest`` is now the highest id of all events that can
+        be read; true if there are no events. False (only on PostgreSQL): running transactions may still insert lower
+        ids."""
         waiting = self.outbox.waiting
         last_id = connection.execute(select(func.max(waiting.c.id)).where(waiting.c.receiver == STREAM)).scalar()
         if last_id is None or last_id == self.newest:
@@ -81,8 +85,9 @@ class Horizon:
 
 def fetch_stream_rows(connection: Connection, outbox: Outbox, after: int, until: int,
                       most: int) -> Sequence[Any] | None:
-    """Return the events with ids above *after*, up to *until*, at most *most*, as rows (id, message). *after* 0: from
-    the oldest event. Return ``None`` if the event *after* is not kept any more, so that others may be missing."""
+    """Return the events with ids above *after*, up to *until*, as rows (id, message), at most *most*. *after*: the id
+    of the last event that the reader has; 0: begin with the oldest event. Return ``None`` if the event *after* was
+    deleted, because the next events may have been deleted too."""
     waiting = outbox.waiting
     rows = connection.execute(select(waiting.c.id, waiting.c.message).where(
         waiting.c.receiver == STREAM, waiting.c.id >= after, waiting.c.id <= max(after, until)).order_by(
@@ -93,8 +98,9 @@ def fetch_stream_rows(connection: Connection, outbox: Outbox, after: int, until:
 
 
 def drop_old_event_rows(database: Database, outbox: Outbox, cutoff: str, most: int) -> int:
-    """Delete the events from before *cutoff*, and the oldest ones if there are more than *most*. Return how many. The
-    newest event always stays, so that its readers need not begin again, and no id is given twice."""
+    """Delete the events from before *cutoff* and, if there are more than *most* events, the oldest ones. Return the
+    number of deleted events. The newest event is never deleted: readers need its id to continue, and the database must
+    not assign this id again."""
     waiting = outbox.waiting
     mine = waiting.c.receiver == STREAM
     with database.read() as connection:

@@ -158,12 +158,14 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          cell_id: str | None = None, group: Group | None = None, ignore_disabled: bool = True,
                          owner: Mapping[str, str] | None = None, nics: Sequence[BandwidthRequest] | None = None,
                          isolate: bool = False) -> bool:
-    """Set the resources that a consumer claims on a host: *amounts*, numbers of PCI *devices* by alias, and *resources*
-    by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few resources, the
-    *group*'s policy forbids it, or the host is disabled or forced down and *ignore_disabled* is false.
+    """Set the resources that the consumer *consumer_id* claims on a host: *amounts*, numbers of PCI *devices* by alias,
+    and *resources* by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few
+    resources, or the *group*'s policy forbids it. If *ignore_disabled* is false, also return ``False`` when the host is
+    disabled or forced down.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
-    *nics*: NICs with bandwidth requests; ``None``: keep the chosen network cards. *isolate*: Nova's ``group_policy``.
+    *nics*: NICs with bandwidth requests; ``None``: keep the chosen network cards. *isolate*: whether each NIC must have
+    a different provider (Nova's ``group_policy``).
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
@@ -374,12 +376,12 @@ def _differing(resources: Mapping[str, int], current_resources: Mapping[str, int
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           ignore_disabled: bool = True) -> bool:
-    """Raise the counters of a host (the total amounts that are claimed on it) for a claim. Return ``False``, with
+    """Increase the counters of a host (the total amounts that are claimed on it) for a claim. Return ``False``, with
     nothing changed, when too little is left.
 
     *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
-    {custom resource class: (new amount of the consumer, increase)}. *ignore_disabled*: raise the counters even if the
-    host is disabled or forced down.
+    {custom resource class: (new amount of the consumer, increase)}. *ignore_disabled*: increase the counters even if
+    the host is disabled or forced down.
     """
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, ignore_disabled):
         return False

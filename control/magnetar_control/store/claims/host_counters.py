@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The difference between the counters and the allocations, as a sentence."""
+        """Return a sentence that describes the difference between the counters and the allocations."""
         class_suffix = f" of {self.resource_class}" if self.resource_class else ""
         return f"host {self.host} counts {self.counted}{class_suffix}, its claims are {self.held}"
 
@@ -39,7 +39,8 @@ def audit_host_counters(connection: Connection, repair: bool = False, host_ids: 
 
     * *host_ids*: check only these hosts; all by default.
     * *lock*: lock the hosts' rows while counting (PostgreSQL, in a ``write`` transaction). Without the lock, a
-      difference may only mean that a claim is being made at this moment.
+      difference
+      can be harmless: another transaction is making a claim at this moment.
     """
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     some_hosts = [] if host_ids is None else [hosts.c.id.in_(list(host_ids))]

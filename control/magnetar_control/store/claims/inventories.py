@@ -36,7 +36,8 @@ class Inventory(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """The amount that all consumers together may claim."""
+        """Return the amount of the resource class that all consumers together may claim: (total - reserved) x
+        allocation ratio, rounded down, but at least 0."""
         return max(0, int((self.total - self.reserved) * self.allocation_ratio))
 
 
@@ -172,8 +173,8 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
     """Set the column ``told`` (the agent's fields) or ``own`` (the operator's fields) of a host's inventory row, and
-    update the columns with the resulting limits. *source*: JSON text by the name of this column. *row*: the present
-    row, if any. Delete the row when ``told`` and ``own`` are null and nothing is claimed."""
+    update the columns with the resulting limits. *source*: ``told`` or ``own`` as JSON text; ``None``: no fields.
+    *row*: the present row, if any. Delete the row when both columns are null and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

@@ -32,7 +32,7 @@ class BandwidthRequest(NamedTuple):
     *id*: uuid of the port. *network*: the physical network; ``bandwidth.TUNNELS`` for a tunnelled network. *amounts*:
     kbit/s by resource class. *devices*: for an SR-IOV NIC, the name under which suitable virtual functions are counted
     (``pci.network_devices_name``); empty for other NICs. *place*: the physical network or network card that must
-    provide the bandwidth; empty if the claim chooses it.
+    provide the bandwidth; empty if it is chosen when the resources are claimed.
     """
 
     id: str

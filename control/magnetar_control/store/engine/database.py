@@ -84,7 +84,8 @@ def format_moment(when: datetime) -> str:
 
 
 def parse_moment(text: str) -> str:
-    """Return a time or day (ISO 8601, UTC unless it has a zone) in the form of ``utc_now``. Raises ``ValueError``."""
+    """Return *text*, a time or day in ISO 8601, as the tables store times: in UTC, with microseconds and without a
+    zone. A *text* without a zone counts as UTC. Raises ``ValueError``."""
     try:
         parsed = datetime.fromisoformat(text)
         return format_moment(parsed.astimezone(UTC).replace(tzinfo=None) if parsed.tzinfo else parsed)
@@ -93,7 +94,8 @@ def parse_moment(text: str) -> str:
 
 
 def postgresql_now(plus: float = 0.0) -> Any:
-    """Return the SQL expression for PostgreSQL's own time, *plus* seconds from now, in the form of ``utc_now``."""
+    """Return an SQL expression for the current time of the PostgreSQL server, plus *plus* seconds. Its value is text in
+    UTC as the tables store times: ``YYYY-MM-DDTHH:MM:SS.ffffff``."""
     server_time = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
     return func.to_char(server_time, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
@@ -233,8 +235,8 @@ class Database:
             self._notifier.send(remote_names)
 
     def _refuse(self) -> None:
-        """Raise ``OperationalError`` if this database hangs, and the caller's ``statement_timeout`` block says that
-        statements fail immediately in that case."""
+        """Raise ``OperationalError`` while the circuit breaker of this PostgreSQL database refuses queries, because the
+        database hangs. Do this only in a ``statement_timeout`` block with *refused*; otherwise do nothing."""
         if fails_fast() and self.kind == "postgresql" and self.breaker.refuses():
             raise hanging_database_error(self.name)
 
@@ -245,8 +247,8 @@ class Database:
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
-        """Return the time *plus* seconds from now by the database's clock, for use in statements. Leases use this
-        clock, because the clocks of the machines may differ."""
+        """Return the time *plus* seconds from now, for use in SQL statements: a text on SQLite, an SQL expression for
+        the server's own time on PostgreSQL. Leases use this clock, because the clocks of the machines may differ."""
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def notify(self, connection: Connection, name: str, *, remote: bool = True) -> None:

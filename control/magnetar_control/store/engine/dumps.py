@@ -51,7 +51,7 @@ END $$
 
 
 class DumpFailed(MagnetarError):
-    """A dump that cannot be written or restored."""
+    """The error for a dump that cannot be written or restored."""
 
     code = "dump-failed"
     status = 500
@@ -119,6 +119,7 @@ def _run_program(name: str, words: Sequence[str], url: URL) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    """Write a file's content to the disk."""
+    """Force the content of the file *path*, which was written before, from the kernel's memory to the disk (``fsync``).
+    """
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -10,11 +10,11 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 
 
 class JsonColumn(TypeDecorator[Any]):
-    """A column type for JSON text, decoded in each row and encoded in each statement; ``None`` is null.
+    """A column type for JSON text, decoded in each row and encoded in each statement. ``None`` is stored as SQL NULL.
 
     Use it only for tables that few requests read. Rows of servers and hosts use ``engine.rows.DocumentColumn`` instead,
-    which decodes a document only when it is first used. In a comparison with another SQL expression, ``type_coerce``
-    the column to ``Text``, because the comparison needs the text.
+    which decodes a document only when it is first used. To compare the stored text, ``type_coerce`` the column to
+    ``Text``: otherwise SQLAlchemy encodes the compared value as JSON.
     """
 
     impl = Text

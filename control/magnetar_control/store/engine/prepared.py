@@ -20,9 +20,9 @@ Processor = Callable[[Any], Any] | None
 class PreparedQuery:
     """A SELECT that is compiled once, to be executed often without SQLAlchemy's overhead.
 
-    All rows are read at once, as named tuples with the same values as SQLAlchemy's rows; errors are SQLAlchemy's.
-    Parameters of an execution must be single values; *values*: constant parameters, which may be lists. If an engine
-    has event listeners, SQLAlchemy executes the query instead, because this calls the listeners.
+    All rows are read at once, as named tuples with the same values as SQLAlchemy's rows. Errors are SQLAlchemy's.
+    Parameters of an execution must be single values. *values*: constant parameters, which may be lists. If an engine
+    has event listeners, SQLAlchemy executes the query, because only SQLAlchemy calls the listeners.
     """
 
     def __init__(self, query: Select[Any] | TextualSelect, values: Mapping[str, Any] | None = None) -> None:

@@ -52,7 +52,8 @@ class SchemaState:
 
     @property
     def is_older(self) -> bool:
-        """Whether the tables have an older version that migrations of this release can upgrade."""
+        """Whether the schema version of the tables is older than this release needs, and migrations of this release can
+        upgrade the tables."""
         return self.known and self.version != self.newest
 
     @property

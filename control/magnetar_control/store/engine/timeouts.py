@@ -63,8 +63,9 @@ def fails_fast() -> bool:
 class CircuitBreaker:
     """A circuit breaker for one database. Each query runs in a ``with`` block of the circuit breaker.
 
-    The database counts as hanging when a query has timed out and none was answered since, or when many queries wait and
-    none was answered recently. While it hangs, one query is allowed from time to time; an answer closes the circuit.
+    The database counts as hanging from the timeout of a query until the database answers any query. It also counts as
+    hanging while ``MANY`` queries wait and it has answered none for ``SILENT`` seconds. During this state, ``refuses``
+    allows one query from time to time, so that an answer can end the state.
     """
 
     def __init__(self) -> None:

@@ -49,8 +49,8 @@ def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
 
 class KnownCapabilities:
     """The capabilities (features that older releases lack) that all processes of the cloud have, cached for one
-    process. *silence* returns the seconds without a heartbeat after which a host is down. *is_held* returns whether an
-    operator holds the upgrade: then no capability is used that is not in use already."""
+    process. *silence*: returns the seconds without a heartbeat after which a host is down. *is_held*: returns the
+    setting ``hold_upgrade``; while it is true, no further capability comes into use."""
 
     def __init__(self, store: Store, silence: Callable[[], float], is_held: Callable[[], bool] = lambda: False) -> None:
         self._store, self._silence, self._is_held = store, silence, is_held
@@ -76,9 +76,9 @@ class KnownCapabilities:
             return name in self._used
 
     def _begin_use(self, capability: Capability) -> bool:
-        """Return whether the cloud may use *capability*, a feature that older releases lack. If all processes have it,
-        record that it is used from now on. If a process lacks it, or the upgrade is held, remove the mark (the row that
-        announces its use)."""
+        """Return whether the cloud may use *capability*, a feature that older releases lack. Return true if the cloud
+        uses it already. If all processes have it and the setting ``hold_upgrade`` is false, record the use, and return
+        whether this succeeded. Otherwise delete the mark (the row that announces the use), and return false."""
         api = self._store.api
         mark = _find_mark(api, capability)
         if mark is not None and mark.used_since:

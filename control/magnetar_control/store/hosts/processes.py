@@ -43,10 +43,10 @@ class ProcessRow:
 
     @property
     def counts(self) -> bool:
-        """Whether this process prevents the use of a capability (a feature that older releases lack) because it lacks
-        that capability. A process that is down is ignored, because it checks the capabilities when it continues. An
-        agent, or a process of an old release that does not announce its version, is ignored only after its row is
-        removed."""
+        """Whether this process, if it lacks a capability (a feature that older releases lack), prevents the use of the
+        capability. True for processes that are up, for all agents, and for processes of an old release that announces
+        no version. False for other processes without a recent heartbeat, because they check the used capabilities when
+        their heartbeats begin again."""
         return self.up or self.kind == "agent" or self.version is None
 
     @property
@@ -89,8 +89,8 @@ def remove_api_process(database: Database, holder: str) -> None:
 
 
 def fetch_processes(store: Store, silence: float, *, agents: bool = True) -> ProcessList:
-    """Return all processes: API processes, conductors, then agents unless *agents* is false. A host is down after
-    *silence* seconds without a heartbeat, other processes after ``FORGOTTEN``."""
+    """Return all processes: API processes, conductors, then agents unless *agents* is false. An agent counts as down
+    after *silence* seconds without a heartbeat, other processes after ``FORGOTTEN`` seconds."""
     names = {cell.id: cell.name for cell in store.cells()}
     with store.api.read() as connection:
         announced_processes = _announced(connection, store.api, api_processes, "api")
@@ -135,5 +135,6 @@ def _agents(store: Store, silence: float, names: dict[str, str]) -> Iterator[Pro
 
 
 def _refusal(disabled_reason: str) -> str:
-    """Return why conductors refuse a host, from the reason for which its service is disabled; otherwise empty."""
+    """Return why conductors refuse a host: the part of *disabled_reason* after the prefix ``REFUSED``. Return an empty
+    text if this prefix is missing. *disabled_reason*: why the host's compute service is disabled."""
     return disabled_reason.removeprefix(REFUSED) if disabled_reason.startswith(REFUSED) else ""

@@ -200,8 +200,8 @@ def count_busy_servers(store: Store) -> dict[str, int]:
 
 
 def fetch_sizes_by_project(database: Database, host: str) -> dict[str, dict[str, int]]:
-    """Return the sums of vcpus, memory_mb and disk_gb in the flavors of a host's servers, by project, then by these
-    names."""
+    """Return, by project uuid, the totals of ``vcpus``, ``memory_mb`` and ``disk_gb`` in the flavors of a host's
+    servers. ``disk_gb`` includes ephemeral disks. Deleted servers are not counted."""
     project_sizes: dict[str, dict[str, int]] = {}
     with database.read() as connection:
         rows = connection.execute(select(servers.c.project_id, servers.c.flavor).where(

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def shared_disks_of(row: HostRow | None, server: ServerRow) -> Mapping[str, Any]:
-    """Return the report of the host *row* about the shared storage that has the own disks of *server*. Return an empty
-    mapping if the host shares none, the disks are not there, the server has no own disks, or *row* is ``None``."""
+    """Return what the host *row* reports about its shared storage for servers' disks: the shared folder, or without one
+    the Ceph pool. Return an empty mapping without such storage, or if *row* is ``None``. For a Ceph pool, also return
+    an empty mapping if all disks of *server* are volumes, or its disks are not in the pool."""
     info = row.info if row is not None else {}
     if (folder := _report(info, "disk_folder")).get("id"):
         return folder
@@ -33,8 +34,8 @@ def find_shared_storage(info: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def do_hosts_share_disks(source: HostRow | None, target: HostRow | None, server: ServerRow) -> bool:
-    """Return whether the host *target* takes over the disks that *server* has on *source*, because both hosts share the
-    storage, even if *target* cannot use it now."""
+    """Return whether the host *target* can take over the disks of *server* on the host *source* without a copy: both
+    hosts report the same shared storage. Also true while *target* cannot use the storage."""
     id = shared_disks_of(source, server).get("id")
     return bool(id) and target is not None and find_shared_storage(target.info)[0] == id
 
@@ -45,6 +46,7 @@ def _report(info: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _has_own_disks(server: ServerRow) -> bool:
-    """Return whether the server has a root disk that is no volume, an ephemeral or a swap disk."""
+    """Return whether the server has a disk that is not a volume: a root disk from an image, an ephemeral disk or a swap
+    disk."""
     boots_from_volume = not server.image_id or any(volume["boot_index"] == 0 for volume in server.volumes)
     return not boots_from_volume or bool(server.flavor.get("ephemeral") or server.flavor.get("swap"))

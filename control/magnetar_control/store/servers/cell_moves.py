@@ -92,8 +92,8 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
     """Return the columns of an action, without its id, for its copy in the target cell. A running action becomes a
-    queued one with one attempt, so that the next conductor treats the action as a retry, and ends the action's open
-    events. Queued actions are assigned to *host*."""
+    queued action with one attempt. The next conductor therefore treats the action as a retry, and ends its open events.
+    Queued actions are assigned to *host*."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)

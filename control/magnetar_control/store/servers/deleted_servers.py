@@ -77,12 +77,13 @@ def remove_server_rows(connection: Connection, ids: Collection[str]) -> None:
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
                                                                                              dict[str, str]]:
-    """Find out what has become of servers for which the caller found no live row. Return (uuids of deleted servers,
-    unknown servers as ``{uuid: cell id}``). Unknown: the server has a mapping, but was found neither deleted nor live.
+    """Find out what has become of the servers *ids*, for which the caller found no live row. Return (uuids of deleted
+    servers, ``{uuid: cell id}`` of unknown servers). A server is unknown if it has a mapping, but was found neither
+    deleted nor live.
 
-    A server is deleted if its row in its cell says so, or its mapping says so and its cell answers. *silent*: ids of
-    cells to skip; this function adds the cells that do not answer. If *silent* is ``None``, the error of a cell that
-    does not answer is raised.
+    A server is deleted if its row in its cell has ``deleted_at``, or if its mapping is marked as deleted and its cell
+    answers. *silent*: ids of cells to skip; this function adds the cells that do not answer. If *silent* is ``None``,
+    the error of a cell that does not answer is raised.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

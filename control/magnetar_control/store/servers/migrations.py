@@ -108,8 +108,8 @@ def fetch_server_migration(connection: Connection, server_id: str, number: int) 
 
 
 def update_migration_row(connection: Connection, id: str, expected_status: str | None = None, **values: Any) -> bool:
-    """Set columns of a migration. Return ``False``, with nothing changed, when the status is no longer
-    *expected_status*."""
+    """Set columns of a migration. *expected_status*: change nothing if the migration has another status; ``None`` for
+    any status. Return ``False`` if nothing was changed."""
     where = [migrations.c.uuid == id] if expected_status is None else [migrations.c.uuid == id,
                                                                        migrations.c.status == expected_status]
     return connection.execute(update(migrations).where(*where).values(updated_at=utc_now(), **values)).rowcount == 1

@@ -77,13 +77,13 @@ def _each_of(kind: str, texts: Sequence[str]) -> Any:
 
 
 def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]:
-    """Return queries for the uuids of servers with a requested IP address, to be tried in this order. Return an empty
-    list if *request* has no filter by address, or no query would be faster than the caller's own. A uuid may appear
-    several times. *kind*: ``sqlite`` or ``postgresql``.
+    """Return queries for the uuids of servers with a requested IP address, which the caller tries in the order of the
+    list. The list is empty if *request* has no filter by address, or no query would be faster than the caller's own. A
+    uuid may appear several times. *kind*: ``sqlite`` or ``postgresql``. Three queries are possible:
 
-    If the matching IPv4 addresses have few prefixes, the first query searches an index for these prefixes. If *request*
-    names a project, the next query tests the project's addresses (only on SQLite). Without a project and without such
-    prefixes, the only query tests all addresses.
+    - by prefixes of IPv4 addresses in an index, if ``address_prefixes`` finds few prefixes
+    - by the addresses of the project's servers, on SQLite, if *request* names a project
+    - by all addresses, if *request* names no project and there are no such prefixes
     """
     version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
     if not pattern:

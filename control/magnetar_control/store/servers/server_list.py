@@ -134,8 +134,8 @@ def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[
 
 def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any, ...],
           marker_values: tuple[Any, ...] | None) -> Rows:
-    """Return a page of one cell's servers after the marker, live or deleted or both, with these *columns*.
-    *marker_values*: see ``fetch_server_page``."""
+    """Return a page of the servers of one cell after the marker, with the columns *columns*. *request* decides whether
+    live servers, deleted servers or both are listed. *marker_values*: see ``fetch_server_page``."""
     sort = _unique_order(request.sort)
     conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
     parameters = _parameters(request, marker_values)

@@ -43,11 +43,12 @@ EXISTS = "exists"
 
 def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
                             marker: After | None, timeout: float) -> list[ServerRow]:
-    """Return the servers of a *project* (``None``: all) that existed between two times, including deleted ones, with
-    the columns ``COLUMNS``: at most *limit* after the *marker*, ordered by project and uuid. Servers in cell0 are left
-    out, because they never ran.
+    """Return at most *limit* servers that existed at any time between *begin* and *end*, ordered by project and uuid,
+    with the columns ``COLUMNS``. Deleted servers are included. Servers in cell0 are left out, because they never ran.
+    *project*: only servers of this project; ``None``: all. *marker*: project and uuid of the last server on the
+    previous page. *timeout*: seconds for a cell to answer; other cells are skipped.
 
-    If a cell has few servers of the period (up to three queries check this), two queries read them all; otherwise one
+    If a cell has few servers of the period (up to three queries check this), two queries read them all. Otherwise one
     query reads a page.
     """
     def asked(database: Database) -> Sequence[Any]:
@@ -74,9 +75,9 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
 
 
 def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
-    """Return two sequences of SQL conditions, for live and for deleted servers, which together select all servers that
-    existed in a period, and some others. Each sequence uses an index. Return ``None`` if a sequence would select more
-    than ``MOST`` servers."""
+    """Return two sequences of SQL conditions, for live and for deleted servers. Together they select all servers that
+    existed at any time between *begin* and *end*, and some others. Each sequence uses an index. Return ``None`` if live
+    or deleted servers cannot be limited to ``MOST`` in this way."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
     kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
         [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])
@@ -90,8 +91,9 @@ def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Seq
 
 
 def count_servers_by_host(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:
-    """Return the number of servers that existed between two times, by cell id, then by host name; ``None`` for a cell
-    that does not answer. Uses one query for each cell. Servers without a host are counted under ``""``."""
+    """Return the number of servers that existed at any time between *begin* and *end*, by cell id, then by host name;
+    ``None`` for a cell that does not answer. Uses one query for each cell. Terminated servers without a host are
+    counted under ``""``; live servers without a host are not counted."""
     def counted(database: Database) -> dict[str, int]:
         counts: Counter[str] = Counter()
         with database.read() as connection:
@@ -115,8 +117,8 @@ _BY_HOST = union_all(
 
 
 def period_conditions(begin: str, end: str) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions for servers that existed between *begin* and *end*. A server exists from its launch to
-    its termination."""
+    """Return the SQL conditions for servers that existed at any time between *begin* and *end*: servers that were
+    launched before *end*, and are not terminated or were terminated after *begin*."""
     return [servers.c.launched_at < end, or_(servers.c.terminated_at.is_(None), servers.c.terminated_at > begin)]
 
 
@@ -127,8 +129,8 @@ def usage_audit_is_due(connection: Connection, end: str) -> bool:
 
 
 def fetch_next_audited(connection: Connection, begin: str, end: str, most: int) -> list[ServerRow]:
-    """Return at most *most* servers that existed between *begin* and *end* and whose usage in this period is not
-    reported yet, and record that it is reported. Return an empty list if a later period was already reported."""
+    """Return at most *most* servers that existed at any time between *begin* and *end* and have no usage report for
+    this period yet. Record these servers as reported. Return an empty list if reports of a later period have begun."""
     insert_if_absent(connection, usage_audits, name=EXISTS, period_end="", after="", done=False)
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS).with_for_update()).one()
     if row.period_end > end or (row.period_end == end and row.done):

@@ -38,10 +38,12 @@ Section = Callable[[], Iterable[str]]
 
 
 def start_process_report(process: str) -> ProcessReport:
-    """From now on, write a report when this process gets SIGUSR2. Return the report, to which parts add sections.
+    """Start the thread that writes a report each time this process gets SIGUSR2. Return the report; parts of the
+    process add their sections to it.
 
-    Call this before any thread starts: each thread inherits that the signal is blocked, so only the report's thread
-    gets it. Programs that the process runs inherit it too, so a signal for all processes of a unit does not end them.
+    Call this function before any other thread starts. SIGUSR2 is then blocked in all other threads, so only the
+    report's thread receives the signal. Child processes inherit the blocked signal too, so a SIGUSR2 to all processes
+    of a unit does not end them.
 
     *process*: the kind of the process, such as ``conductor``.
     """
@@ -54,8 +56,9 @@ def start_process_report(process: str) -> ProcessReport:
 
 
 class ProcessReport:
-    """The report of this process. Parts of the process add sections, which each report computes again. *process*: the
-    kind of the process. *version*: the version of the program."""
+    """The writer of this process's reports. Parts of the process add sections; the lines of a section are computed anew
+    for each report. *process*: the kind of the process, such as ``conductor``. *version*: the version of the program.
+    """
 
     def __init__(self) -> None:
         self.process, self.version, self._started_at = "process", "", time.time()
@@ -72,12 +75,14 @@ class ProcessReport:
             self._thread.start()
 
     def add_section(self, title: str, section: Section) -> None:
-        """Add a section, or replace the one with this *title*. *section*: returns its lines, without secrets. It is
-        called in a separate thread, and must not change anything."""
+        """Add the section *title*, or replace the existing section with this title. *section*: a function that returns
+        the lines of the section, without secrets. The function is called in a separate thread, and must not change
+        anything."""
         self._sections[title] = section
 
     def remove_section(self, title: str) -> None:
-        """Remove a section, because its part ends. Does nothing if there is none with this *title*."""
+        """Remove the section *title*, because the part of the process that added the section ends. Do nothing if there
+        is no such section."""
         self._sections.pop(title, None)
 
     def add_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -94,8 +99,8 @@ class ProcessReport:
                 _write_lines(STDERR, ["The report failed: %s: %s" % (type(error).__name__, error)])
 
     def write_report(self) -> None:
-        """Write a report to a new file in the folder, or to stderr. Each section is written before the next one is
-        computed."""
+        """Write a report to a new file in the directory that ``self.folder`` returns, or to stderr if there is no
+        directory or the file cannot be created. Each section is written before the next section is computed."""
         with self._open_output() as output:
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             _write_lines(output, ["==== Report of magnetar %s, %s ====" % (self.process, moment)])
@@ -106,8 +111,8 @@ class ProcessReport:
 
     @contextlib.contextmanager
     def _open_output(self) -> Iterator[int]:
-        """Yield the file descriptor for a report: that of a new file which only its owner can read, or of stderr if
-        there is no folder, or no file can be created in it."""
+        """Yield the file descriptor for a report: a new file in the directory that ``self.folder`` returns. Only the
+        owner can read the file. If there is no directory, or the file cannot be created, yield stderr."""
         folder = self.folder()
         if folder is None:
             yield STDERR
@@ -158,7 +163,8 @@ REPORT = ProcessReport()
 
 
 def _lines_in_time(section: Section) -> list[str]:
-    """Return the lines of a *section*, or its error, or a line that says that it did not answer in time."""
+    """Return the lines that the function *section* computes. If *section* raises an error, or takes longer than
+    ``PATIENCE`` seconds, return a line that says so."""
     lines = ["did not answer within %g s" % PATIENCE]
 
     def compute() -> None:
@@ -187,7 +193,8 @@ def _describe_threads() -> Iterator[str]:
 
 
 def _group_lines(stacks: dict[tuple[str, ...], list[str]], noun: str) -> Iterator[str]:
-    """Yield each stack of *stacks* after the names of its threads or tasks."""
+    """Yield the lines of each stack in *stacks*. Before each stack, yield a line with the names of the threads or tasks
+    that have this stack. *noun*: ``thread`` or ``task``."""
     for stack, names in stacks.items():
         more = "" if len(names) <= NAMES else " and %d more" % (len(names) - NAMES)
         title = noun if len(names) == 1 else noun + "s"
@@ -196,8 +203,8 @@ def _group_lines(stacks: dict[tuple[str, ...], list[str]], noun: str) -> Iterato
 
 
 def _stack_lines(frame: Any) -> list[str]:
-    """Return the lines of the stack that ends with *frame*, the most recent call last. They have no source text, for
-    which files would be read: a disk may hang."""
+    """Return the lines of the stack that ends with *frame*, the most recent call last. The lines have no source text,
+    because the disk with the source files may hang."""
     lines: list[str] = []
     while frame is not None and len(lines) < FRAMES:
         lines.insert(0, _frame_line(frame))
@@ -206,8 +213,8 @@ def _stack_lines(frame: Any) -> list[str]:
 
 
 def _await_lines(awaited: Any) -> list[str]:
-    """Return the lines of the coroutines that wait for each other, from *awaited* to the innermost one, and the type of
-    the object that this one waits for."""
+    """Return a line for each coroutine in a chain: first *awaited*, then the coroutine that *awaited* waits for, and so
+    on. The last line has the type of the object that the innermost coroutine waits for."""
     lines: list[str] = []
     while awaited is not None and len(lines) < FRAMES:
         frame = next((frame for name in ("cr_frame", "gi_frame", "ag_frame")

@@ -23,14 +23,14 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 
 
 class Spec(NamedTuple):
-    """A known extra spec of flavors, or a known property of images.
+    """A known extra spec of flavors, or a known property of images (below, both are called spec).
 
-    *name*, *value*: regular expressions for its name and for its valid values. *usual*: a regular expression for values
+    *name*, *value*: regular expressions for the name and for the valid values. *usual*: a regular expression for values
     that only request the default. *acts*: the parts of Magnetar that implement the spec (``AGENT``, ``API``,
-    ``SCHEDULER``). *lacks*: a text about the missing feature, if no part implements it. *row*: the ``Row`` that
-    declares the field of the server's ``hardware`` that the spec sets. *exists*: a function that validates one part of
-    the spec's name, such as the name of a trait: the group ``what`` of the expression *name*. *ignored*: Nova does not
-    know the spec and ignores it.
+    ``SCHEDULER``). *lacks*: if no part implements the spec, a text about the missing feature. *row*: the ``Row`` of the
+    field of ``hardware`` (a field of servers) that the spec sets. *exists*: a function that checks the text that the
+    group ``what`` of *name* matches, such as the name of a trait. *ignored*: Nova does not know the spec and ignores
+    it.
     """
 
     name: str
@@ -95,17 +95,18 @@ class Table:
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
     def malformed(self, specs: Mapping[str, Any]) -> Iterator[str]:
-        """Yield an error message for each of the *specs* (name to value) whose value is malformed."""
+        """Yield an error message for each of the *specs* (name to value) whose value is malformed. Specs that set a
+        field of ``hardware`` are skipped; ``without_effect`` reports their malformed values."""
         for name, value in sorted(specs.items()):
             row = self.find(name)
             if row is not None and row.row is None and not re.fullmatch(row.value, str(value)):
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a message for each of the *specs* (name to value) that none of the *parts* of Magnetar implements. The
-        message says which part is missing. Names without a reserved prefix are skipped, because other software uses
-        them.
-        """
+        """Yield a message with the reason for each of the *specs* (name to value) that has no effect. Either its name
+        is unknown, its value is not supported, or none of the *parts* of Magnetar implements it. Unknown names without
+        a reserved prefix are skipped, because other software uses them. Values that only request the default are
+        skipped too."""
         for name, value in sorted(specs.items()):
             row = self.find(name)
             if row is not None and row.row is not None:

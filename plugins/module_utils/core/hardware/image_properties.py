@@ -64,9 +64,8 @@ _RUN_BY = {X86_64: (I686,)}
 
 
 def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
-    """Return the number of seconds that a guest gets to shut down, from the *properties* of its image; ``None`` if the
-    property is missing or invalid.
-    """
+    """Return the number of seconds that a guest gets to shut down, as the *properties* of its image request (property
+    ``SHUTDOWN_TIMEOUT``); ``None`` if this property is missing or invalid."""
     text = str(properties.get(SHUTDOWN_TIMEOUT, ""))
     return int(text) if re.fullmatch(SECONDS, text) else None
 

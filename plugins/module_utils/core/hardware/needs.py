@@ -33,8 +33,8 @@ TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (field, reason) for each field of *hardware*, a server's hardware, that *host* (fields of ``kinds.Host``)
-    cannot provide. A feature that the host does not report counts as missing.
-    """
+    cannot provide. A feature that the host does not report counts as missing. If the host reports no machine types, all
+    of them count as available."""
     yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
         yield "secure_boot", SECURE_BOOT

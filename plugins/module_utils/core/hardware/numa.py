@@ -205,12 +205,13 @@ class NoFit(Exception):
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
-    """Choose a host cell of *cells* for each guest cell of *needs*, all different, and return the placement: by guest
-    cell, its host cell, the host CPUs of its pinned virtual CPUs, its memory and page size. Raises ``NoFit``.
+    """Choose a different host cell of *cells* for each guest cell of *needs*, and return the placement. For each guest
+    cell, the placement has the host cell, the host CPUs of pinned virtual CPUs, the memory and the page size. Raises
+    ``NoFit``.
 
-    Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred; among equal ones
-    those with the fewest (*pack*) or most free CPUs. For each network in *needs*, at least one of the chosen cells has
-    a network card; a network without cards at the host's cells is ignored.
+    Host cells with a higher weight in *cell_weights* (see ``pci.preferred_cells``) are preferred. Among cells of equal
+    weight, those with the fewest free dedicated CPUs are preferred (*pack*), or those with the most. For each network
+    in *needs*, at least one chosen cell has a network card. A network without cards at any of the *cells* is ignored.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))

@@ -407,10 +407,9 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return ``{name of the field: list}`` for *specs* whose names end with an index and that each set one item of the
-    list. *start*: the part of their names before the index. Missing items are ``None``. If there are no such specs,
-    return an empty mapping.
-    """
+    """Return ``{name of the field: list}`` for those *specs* that set single items of a list: their names are *start*
+    followed by the index of the item. Items without a valid value are ``None``. Return an empty mapping if there are no
+    such specs."""
     items: dict[int, Any] = {}
     for name, text in specs.items():
         number = name[len(start):]

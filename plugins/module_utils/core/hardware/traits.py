@@ -102,8 +102,8 @@ class RequestedTraits(NamedTuple):
 
 def requested_host_traits(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> RequestedTraits:
     """Return the host traits that a flavor's extra *specs* and an image's *properties* request (``trait:NAME``). A
-    flavor can require or forbid traits, in any request group; an image can only require them.
-    """
+    flavor can require or forbid traits, in any request group except those with virtual GPUs. An image can only require
+    traits."""
     traits: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
     of_image = {name: value for name, value in properties.items() if name.startswith("trait:")}
     for source, words in ((specs, (REQUIRED, FORBIDDEN)), (of_image, (REQUIRED,))):

@@ -320,10 +320,10 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send a request and return the answer. After a temporary failure, repeat the request until *deadline* (on the
-        monotonic clock; default: the client's timeout). *size*: the bytes of an upload, which is sent only once. All
-        other requests may be repeated safely.
-        """
+        """Send a request and return the answer. After a temporary failure, repeat the request, for at most
+        ``RETRY_FOR`` seconds and until *deadline* (on the monotonic clock; default: the client's timeout). After
+        ``TooManyRequests``, only *deadline* applies. *size*: the bytes of an upload, which is sent only once. All other
+        requests may be repeated safely."""
         request_id = request_id or new_request_id()
         failed: Optional[float] = None
         deadline = deadline or time.monotonic() + self.timeout

@@ -95,10 +95,10 @@ class ConnectionSlot:
 
 
 class Connections:
-    """The limit of connections per client address: *most*, or no limit if it is 0. All addresses in the /64 network of
-    an IPv6 address count as one. Call its methods only in the event loop.
+    """The limit of connections per client address: *most*, or no limit if *most* is 0. IPv6 addresses of the same /64
+    network count as one address, except link-local and loopback addresses. Call the methods only in the event loop.
 
-    At the limit, a new connection replaces the oldest connection whose client is not authenticated, so that a silent
+    At the limit, a new connection replaces the oldest connection whose client is not authenticated. Thus a silent
     client cannot lock out others at the same address.
     """
 
@@ -170,8 +170,8 @@ def without_port(address: str) -> str:
 @lru_cache(maxsize=1000)
 def counted_address(address: str) -> str:
     """Return the address that the limit counts for a connection from *address*: the /64 network of an IPv6 address,
-    otherwise the address itself.
-    """
+    otherwise the address itself. IPv6 loopback and link-local addresses count by themselves, and IPv4-mapped ones as
+    IPv4 addresses."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -64,7 +64,7 @@ def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether *host* is a loopback address, or localhost."""
+    """Return whether *host* is ``localhost`` or ``::1``, or begins with ``127.``."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

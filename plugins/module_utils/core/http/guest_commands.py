@@ -100,9 +100,8 @@ def check_guest_command(body: Any) -> tuple[str, dict[str, Any]]:
 
 
 def printable_guest_text(text: str, most: int = 300) -> str:
-    """Return *text*, which may come from an untrusted guest, for use in a message: one line without control characters,
-    at most *most* characters long.
-    """
+    """Return *text*, which may come from an untrusted guest, for use in a message: one line without control characters.
+    A line with more than *most* characters is cut to *most* characters, followed by ``...``."""
     line = "".join(letter if letter.isprintable() else " " for letter in text[:most * 4])
     line = " ".join(line.split())
     return line if len(line) <= most else line[:most] + "..."

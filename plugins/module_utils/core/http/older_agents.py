@@ -23,11 +23,11 @@ MOST = 50
 def send_without_unknown_fields(resource_type: str, want: Document, error: MagnetarError,
                                 send: Callable[[Document], Document],
                                 agent: str) -> Document:
-    """Repeat a request without the fields that an agent of an older release does not know, and return its answer.
+    """Repeat a request without the fields that an agent of an older release does not know, and return the answer.
     *resource_type*, *want*: the resource type and the desired fields. *error*: the refusal of the first request.
-    *send*: sends a document and returns the answer. *agent*: the agent, for messages. Raises ``NotSupported`` if such a
-    field has a value other than its default, and *error* if the refusal has another reason.
-    """
+    *send*: a function that sends a document and returns the answer. *agent*: the agent, for messages. Raises
+    ``NotSupported`` if the value of such a field is neither empty nor its default. Raises *error* if the refusal has
+    another reason."""
     for _time in range(MOST):
         shorter = without_unknown_field(resource_type, want, error, agent)
         if shorter is None:
@@ -79,8 +79,7 @@ def _shorter_item(resource_type: str, item: Document, result: Document, agent: s
 def without_unknown_field(resource_type: str, want: Document, error: MagnetarError, agent: str) -> Optional[Document]:
     """Return a copy of *want*, the desired fields, without the field that the agent refused as unknown with *error*.
     Return ``None`` if *error* has another reason, or this release does not know the field either. *agent*: the agent,
-    for messages. Raises ``NotSupported`` if the field has a value other than its default.
-    """
+    for messages. Raises ``NotSupported`` if the value of the field is neither empty nor its default."""
     path = str(error.details.get("field") or "")
     if not str(error.details.get("rule") or "").startswith(UNKNOWN):
         return None

@@ -39,8 +39,8 @@ SAFE = "-_.~"
 
 
 class S3Error(Exception):
-    """A failed request to an object store. *status*: of the HTTP response; 0 without one. *code*: the store's word for
-    the failure, such as ``AccessDenied``."""
+    """A failed request to an object store. *status*: the status of the HTTP response; 0 if there was no response.
+    *code*: the error code of the object store, such as ``AccessDenied``; empty if there is none."""
 
     def __init__(self, message: str, status: int = 0, code: str = "") -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class S3Error(Exception):
 
 def sign_s3_request(method: str, url: str, headers: Mapping[str, str], body_hash: str, region: str,
                     credentials: S3Credentials, moment: dt.datetime) -> dict[str, str]:
-    """Return *headers* with those of AWS Signature Version 4 added, among them ``Authorization``.
+    """Return *headers* together with the headers of AWS Signature Version 4, such as ``authorization``.
 
     - *url*: the URL of the request, with path and query encoded, and the query's parameters sorted.
     - *body_hash*: the SHA-256 of the body, in hexadecimal digits.
@@ -106,19 +106,22 @@ def sign_s3_request(method: str, url: str, headers: Mapping[str, str], body_hash
 
 
 class S3Bucket:
-    """The objects of a bucket below the prefix of *location*. Keys are given without this prefix.
+    """The objects of an S3 bucket whose keys begin with the prefix of *location*. The methods take and return object
+    keys without this prefix.
 
-    Every method raises ``S3Error``, or ``InvalidSettings`` for a wrong credentials file. Requests that fail for a
-    reason that may be temporary are repeated, up to *attempts* requests in all, after random waits that grow; *wait*:
-    the function that waits. All requests may be repeated without harm. *timeout*: seconds of silence after which a
-    request has failed. The credentials file is read for each request, so new keys need no restart."""
+    Every method raises ``S3Error``, or ``InvalidSettings`` if the credentials file or the CA file cannot be used. A
+    request is repeated after a failure that may be temporary, up to *attempts* requests in all, after random waits that
+    grow. *wait*: the function that waits. All requests may be repeated without harm. *timeout*: seconds of silence
+    after which a request has failed. The credentials file is read for each request, so new access keys need no restart.
+    """
 
     def __init__(self, location: S3Location, attempts: int = ATTEMPTS, timeout: float = TIMEOUT,
                  wait: Callable[[float], None] = time.sleep) -> None:
         self.location, self.attempts, self.timeout, self.wait = location, attempts, timeout, wait
 
     def check_access(self) -> None:
-        """Raise ``S3Error`` unless the bucket exists and the keys are accepted (HeadBucket)."""
+        """Raise ``S3Error`` if the bucket does not exist, or the object store does not accept the access keys
+        (HeadBucket)."""
         self._request("HEAD", None)
 
     def put_object(self, key: str, body: bytes) -> None:
@@ -126,7 +129,8 @@ class S3Bucket:
         self._request("PUT", key, body=body)
 
     def get_object(self, key: str, start: int = 0, length: Optional[int] = None) -> bytes:
-        """Return the content of the object *key*, or *length* bytes of it from the offset *start* on."""
+        """Return the content of the object *key*. With *length*, return only *length* bytes from the offset *start* on,
+        and raise ``S3Error`` if the object has fewer bytes. Without *length*, *start* is ignored."""
         headers = {} if length is None else {"range": "bytes=%d-%d" % (start, start + length - 1)}
         content = self._request("GET", key, headers=headers)
         if length is not None and len(content) != length:
@@ -152,11 +156,13 @@ class S3Bucket:
                 raise
 
     def list_objects(self, prefix: str, limit: int = 1000) -> Iterator[str]:
-        """Yield the keys that begin with *prefix*, in pages of *limit* keys (ListObjectsV2)."""
+        """Yield the keys of all objects whose key begins with *prefix*. Each request (ListObjectsV2) returns at most
+        *limit* keys."""
         return self._list(prefix, (("max-keys", str(limit)),), "{*}Contents/{*}Key")
 
     def list_folders(self) -> Iterator[str]:
-        """Yield the first part, up to a slash, of all keys."""
+        """Yield the names of the top-level folders: the part before the first slash of each key that contains a slash.
+        Each name is yielded once."""
         for key in self._list("", (("delimiter", "/"),), "{*}CommonPrefixes/{*}Prefix"):
             yield key.rstrip("/")
 
@@ -181,7 +187,8 @@ class S3Bucket:
 
     def _request(self, method: str, key: Optional[str], query: Sequence[tuple[str, str]] = (), body: bytes = b"",
                  headers: Optional[Mapping[str, str]] = None) -> bytes:
-        """Send a request for the object *key*, or for the bucket if it is ``None``. Return the body of the response."""
+        """Send a request for the object *key*, or for the bucket if *key* is ``None``. Return the body of the response.
+        After a failure that may be temporary, repeat the request."""
         path = "/" + self.location.bucket + ("" if key is None else "/" + self._full(key))
         url = self.location.endpoint_url.rstrip("/") + quote(path, safe="/" + SAFE)
         if query:
@@ -229,7 +236,8 @@ class S3Bucket:
 
 
 def _refusal(method: str, response: http.client.HTTPResponse, content: bytes) -> S3Error:
-    """Return the error for a *response* whose status is not 2xx. *content*: its body, which has XML with a code."""
+    """Return the error for *response*, an HTTP response whose status is not 2xx. *content*: the body of the response,
+    usually XML with an error code."""
     code = message = ""
     with contextlib.suppress(ET.ParseError):  # answers to HEAD and of proxies have no XML
         document = ET.fromstring(content[:1 << 16])  # noqa: S314 - as above

@@ -20,7 +20,8 @@ _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class S3Credentials:
-    """The keys of an account of an object store. *token*: of temporary keys; otherwise empty."""
+    """The access key and secret key of an account of an object store. *token*: the session token that belongs to
+    temporary keys; empty for permanent keys."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -29,9 +30,9 @@ class S3Credentials:
 
 @dataclass(frozen=True)
 class S3Location:
-    """The place of objects in an object store. *prefix*: the beginning of all keys, without slashes at its ends; empty
-    for none. *credentials_file*: see ``read_s3_credentials``. *ca_file*: the CA of the store's certificate; ``None``
-    for the CAs of the system."""
+    """The place of objects in an object store. *prefix*: the beginning of all object keys, without slashes at its ends;
+    empty for none. *credentials_file*: the file with the access keys (see ``read_s3_credentials``). *ca_file*: the file
+    with the CA of the object store's certificate; ``None`` for the CAs of the system."""
 
     endpoint_url: str
     bucket: str

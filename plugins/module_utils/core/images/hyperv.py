@@ -51,9 +51,8 @@ def is_fixed_vhd(read: ReadAt, size: int) -> bool:
 
 
 def vhd_size(read: ReadAt, size: int) -> int:
-    """Return the virtual size in bytes of the VHD that *read* reads, *size* bytes in all. Raises ``ImageRefused`` for
-    damaged and differencing disks.
-    """
+    """Return the virtual size in bytes of a VHD. *read*: a function (offset, length) that reads the VHD. *size*: the
+    bytes of the VHD file. Raises ``ImageRefused`` for a damaged disk, and for a differencing disk."""
     if is_fixed_vhd(read, size):
         return size - FOOTER
     footer = read(0, FOOTER)
@@ -73,9 +72,9 @@ def vhd_size(read: ReadAt, size: int) -> int:
 
 
 def vhdx_size(read: ReadAt, size: int) -> int:
-    """Return the virtual size in bytes of the VHDX that *read* reads, *size* bytes in all. Raises ``ImageRefused`` for
-    damaged and differencing disks, and for disks with sectors of 4 KiB.
-    """
+    """Return the virtual size in bytes of a VHDX. *read*: a function (offset, length) that reads the VHDX. *size*: the
+    bytes of the VHDX file. Raises ``ImageRefused`` for a damaged disk, a differencing disk, and a disk with sectors of
+    4 KiB."""
     regions = dict(_entries(read(_REGIONS_AT, _TABLE), _REGIONS, 8))
     if _METADATA not in regions:
         raise _refused("VHDX", "its table of regions is damaged or cut short")
@@ -93,13 +92,16 @@ def vhdx_size(read: ReadAt, size: int) -> int:
 
 
 def _sum_fits(footer: bytes) -> bool:
-    """Return whether the checksum in the *footer* of a VHD fits: the complement of the sum of all its other bytes."""
+    """Return whether the checksum in the *footer* of a VHD is correct. The checksum is the complement of the sum of all
+    other bytes of the footer."""
     (expected,) = struct.unpack_from(">I", footer, _CHECKSUM_AT)
     return bool(expected == ~sum(footer[:_CHECKSUM_AT] + footer[_CHECKSUM_AT + 4:FOOTER]) & 0xFFFFFFFF)
 
 
 def _entries(table: bytes, signature: bytes, count_at: int, count_form: str = "<I") -> Iterator[tuple[bytes, bytes]]:
-    """Yield GUID and bytes of each entry of a *table* in a VHDX; of a table without its *signature*, none."""
+    """Yield (GUID, bytes) of each entry of *table*, a table of a VHDX. Yield nothing if *table* is too short or does
+    not begin with *signature*. *count_at*, *count_form*: offset and ``struct`` format of the number of entries in
+    *table*."""
     if len(table) < _TABLE or not table.startswith(signature):
         return
     (count,) = struct.unpack_from(count_form, table, count_at)
@@ -111,7 +113,9 @@ def _entries(table: bytes, signature: bytes, count_at: int, count_form: str = "<
 
 
 def _item(read: ReadAt, begin: int, entry: bytes | None, form: str) -> int:
-    """Return the number of the *form* in the item of metadata with this *entry*. *begin*: offset of the region."""
+    """Return the number in an item of a VHDX's metadata. *entry*: the entry of this item in the metadata table;
+    ``None`` if it is missing. *begin*: the offset of the metadata region. *form*: the ``struct`` format of the number.
+    Raises ``ImageRefused``."""
     if entry is None:
         raise _refused("VHDX", "its metadata is damaged or cut short")
     offset, _length = struct.unpack_from("<II", entry, 16)

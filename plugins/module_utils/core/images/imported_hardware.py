@@ -28,9 +28,9 @@ SECURE_BOOT = "os_secure_boot"
 
 
 class ImportedHardware(NamedTuple):
-    """The hardware of a server of an OVA. *properties*: of the image of its root disk. *nics*: its NICs, as in
-    ``networks`` of a server. *buses*: bus of each further disk. *warnings*: devices that are others than in the OVA.
-    """
+    """The hardware of a server that is created from an OVA. *properties*: the properties of the root disk's image.
+    *nics*: the NICs, in the form of the server's field ``networks``. *buses*: the bus of each further disk. *warnings*:
+    texts about devices that differ from those in the OVA."""
 
     properties: Mapping[str, str]
     nics: Sequence[Mapping[str, str]]
@@ -40,10 +40,10 @@ class ImportedHardware(NamedTuple):
 
 def imported_hardware(ovf: Mapping[str, Any], networks: Mapping[str, str],
                       given: Mapping[str, str]) -> ImportedHardware:
-    """Return the hardware of a server of the guest that *ovf* describes (the field of an image). *networks*: network of
-    the host by the name of each network of the OVA; an empty name leaves its NICs out. *given*: properties of the image
-    that the user sets, which win. Raises ``InvalidField`` for *networks* that do not fit the OVA.
-    """
+    """Return the hardware of a server that is created from an OVA. *ovf*: the description of the OVA (a field of the
+    image). *networks*: a network of the host by the name of each network of the OVA. An empty value omits the NICs of
+    this network. *given*: image properties that the user sets, which take precedence. Raises ``InvalidField`` if
+    *networks* does not name exactly the networks of the OVA."""
     warnings: list[str] = []
     disks = ovf["disks"]
     properties = {**_root_properties(ovf, disks[0] if disks else {}, warnings), **given}
@@ -70,7 +70,8 @@ def _root_properties(ovf: Mapping[str, Any], disk: Mapping[str, Any], warnings: 
 
 
 def _bus(disk: Mapping[str, Any], allowed: Sequence[str], warnings: list[str]) -> Optional[str]:
-    """Return the bus of a server's *disk*, one of *allowed*; ``None`` if the description names none."""
+    """Return the bus of *disk* for a server; ``None`` if the description of the OVA does not state the bus. A bus that
+    is not in *allowed* is replaced by ``OTHER_BUS``, and a text about this is added to *warnings*."""
     bus = disk.get("bus")
     if not bus or bus in allowed:
         return bus

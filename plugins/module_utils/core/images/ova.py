@@ -40,7 +40,8 @@ class ArchiveMember(NamedTuple):
 
 
 class ArchivedDisk(NamedTuple):
-    """A disk of an OVA. *algorithm*, *digest*: its digest by the archive's manifest; both empty without one."""
+    """A disk of an OVA. *algorithm*, *digest*: the digest of the disk's file in the manifest of the archive; both empty
+    if the manifest has no digest of the file."""
 
     member: ArchiveMember
     algorithm: str = ""
@@ -48,16 +49,16 @@ class ArchivedDisk(NamedTuple):
 
 
 class Ova(NamedTuple):
-    """An OVA archive: its *description*, its files by name, and their digests (algorithm, hex) by its manifest."""
+    """An OVA archive. *description*: the content of its OVF file. *members*: its files by name. *digests*: (algorithm,
+    hexadecimal digest) by file name, from the archive's manifest."""
 
     description: Description
     members: Mapping[str, ArchiveMember]
     digests: Mapping[str, tuple[str, str]]
 
     def disk(self, name: Optional[str] = None) -> ArchivedDisk:
-        """Return the disk with the file *name*, by default the only one. Raises ``ImageRefused`` if there is no such
-        disk, or several without *name*, or the disk has a form that is not supported.
-        """
+        """Return the disk with the file *name*; without *name*, return the only disk. Raises ``ImageRefused`` if there
+        is no such disk, if there are several disks and no *name*, or if the disk is not supported."""
         disks = self.description.disks
         names = ", ".join(disk.name[:60] for disk in disks[:8])
         if name is None and len(disks) != 1:
@@ -80,9 +81,8 @@ def is_archive(head: bytes) -> bool:
 
 
 def read_ova(read: ReadAt, size: int) -> Ova:
-    """Return what the OVA archive of *size* bytes contains. *read*: reads it at an offset. Raises ``ImageRefused`` for
-    an archive that is no OVA, or has anything unusual.
-    """
+    """Return the content of an OVA archive of *size* bytes. *read*: a function (offset, length) that reads the archive.
+    Raises ``ImageRefused`` if the archive is not an OVA, or has unusual entries such as links or folders."""
     members: dict[str, ArchiveMember] = {}
     for member in _members(read, size):
         if member.name in members:

@@ -34,10 +34,10 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class DescribedDisk(NamedTuple):
-    """A disk of a description. *name*: its file. *size*: virtual size in bytes; ``None`` if unknown. *bus*: ide, scsi,
-    sata, nvme, usb or virtio; ``None`` if unknown. *controller*: the model of its controller, as the description names
-    it in lower case. *refused*: the reason why the file cannot be read; empty if it can.
-    """
+    """A disk in the description (OVF) of an OVA. *name*: the name of its file. *size*: virtual size in bytes; ``None``
+    if unknown. *bus*: ide, scsi, sata, nvme, usb or virtio; ``None`` if unknown. *controller*: the model of the disk's
+    controller, as in the description, but in lower case. *refused*: the reason why the disk is not supported; empty if
+    it is supported."""
 
     name: str
     size: Optional[int]
@@ -47,9 +47,8 @@ class DescribedDisk(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A description. *hardware*: values of the field ``ovf`` of an image, except for the disks; of several guests, that
-    of the first one.
-    """
+    """The content of the description (OVF) of an OVA. *hardware*: the values of the field ``ovf`` of an image, except
+    for the disks. If the description has several guests, *hardware* describes the first one."""
 
     disks: Sequence[DescribedDisk]
     hardware: Mapping[str, Any]
@@ -62,7 +61,8 @@ class Description(NamedTuple):
 
 
 def parse_description(text: bytes) -> Description:
-    """Return what the description *text* says. Raises ``ImageRefused`` if it is no OVF or may be hostile."""
+    """Parse *text*, the description (OVF) of an OVA, and return its content. Raises ``ImageRefused`` if *text* is not
+    XML, has a document type, or has too many disks, elements or levels."""
     root = _DescriptionReader().parse(text)
     items = list(_items(root))
     controllers = {item["InstanceID"]: item for item in items if item.get("ResourceType") in _BUSES}
@@ -80,14 +80,14 @@ def parse_description(text: bytes) -> Description:
 
 
 def refuse_ova(why: str) -> ImageRefused:
-    """Return the error for an OVA that is refused. *why*: a clause about the archive ("it")."""
+    """Return the error for an OVA that is refused. *why*: the reason, a clause whose subject is the archive, such as
+    ``it has two disks``."""
     return ImageRefused("The OVA is refused: %s. Unpack it (tar -xf), and give its disk as the image." % why)
 
 
 class _DescriptionReader:
-    """A reader of XML that allows no document type, limits depth and elements, and makes a tree of elements. Names lose
-    their namespaces, except for that of OVF, which becomes ``ovf.``.
-    """
+    """A parser that converts XML to a tree of elements. It refuses a document type, deep nesting, and too many
+    elements. In the tree, names have no namespaces; only the OVF namespace becomes the prefix ``ovf.``."""
 
     def __init__(self) -> None:
         self._builder = TreeBuilder()
@@ -128,9 +128,8 @@ def _plain(name: str) -> str:
 
 
 def _items(root: Element) -> Iterator[dict[str, str]]:
-    """Yield the devices of the first guest, as texts by name. Devices of a configuration that is not the default, and
-    bounds of values, are left out.
-    """
+    """Yield the devices of the first guest, each as ``{name of the XML element: text}``. Devices that belong only to a
+    configuration other than the default are omitted, and so are minimum and maximum values (attribute ``bound``)."""
     default = next((element.get("ovf.id") for element in root.iter("ovf.Configuration")
                     if element.get("ovf.default") == "true"), None)
     section = root.find(".//ovf.VirtualHardwareSection")
@@ -142,9 +141,9 @@ def _items(root: Element) -> Iterator[dict[str, str]]:
 
 def _disk(element: Element, file: Optional[Element], slots: Mapping[str, Mapping[str, str]],
           controllers: Mapping[str, Mapping[str, str]]) -> DescribedDisk:
-    """Return the disk of a *Disk* element. *file*: its ``File`` element. *slots*: devices by the id of their disk.
-    *controllers*: controllers by their number.
-    """
+    """Return the disk that *element*, a ``Disk`` element of the description, declares. *file*: the ``File`` element of
+    the disk; ``None`` if it is missing. *slots*: for each disk id, the device that uses the disk. *controllers*: the
+    controllers by ``InstanceID``."""
     refused = ""
     if file is None:
         refused = "its disk is the file %r, which its description does not list" % element.get("ovf.fileRef", "")[:60]

@@ -10,9 +10,8 @@ _MOST = Integer(-1)
 
 
 def _of_service(doc: str, sample: int, *aliases: str) -> Field:
-    """Return a field for a limit of the network or volume service. *doc*: its description. *aliases*: its further names
-    in modules.
-    """
+    """Return a field for a limit of the network or volume service. *doc*: the description of the field. *sample*: an
+    example of its value. *aliases*: further names of the field in modules."""
     return Field(Nullable(_MOST), doc + " Null if another service than the cloud's own has it.", aliases=aliases,
                  sample=sample)
 

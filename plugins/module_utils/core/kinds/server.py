@@ -141,9 +141,8 @@ OF_IMAGE = ("uuid", "name")
 
 
 def _root_of(block_device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of *block_device*, an item of a block device mapping, that a rebuild must not change. For a
-    root volume that is created from an image, these are all fields except the image's uuid and name.
-    """
+    """Return the fields of *block_device*, an item of a block device mapping, that a rebuild must not change. These are
+    all fields; but for a root volume that is created from an image, the image's uuid and name are not included."""
     from_image = is_root_volume(block_device) and block_device["source_type"] == "image"
     return {name: value for name, value in block_device.items() if name not in OF_IMAGE} if from_image else block_device
 

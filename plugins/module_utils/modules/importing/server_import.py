@@ -24,9 +24,8 @@ CHECKSUM, DISK = "ova_checksum", "ova_disk"
 
 
 class ServerImportModule(Module):
-    """The module server_import. It makes a server with the disks and the hardware of an OVA, unless a server has the
-    name.
-    """
+    """The module server_import. It creates a server with the disks and the hardware of an OVA, unless a server with
+    this name exists."""
 
     name = "server_import"
     files = ("filename",)
@@ -82,9 +81,8 @@ class _Import:
         return {"dry_run": self.check_mode, "wait": True, "timeout": max(1, int(self._deadline - time.monotonic()))}
 
     def make_server(self):
-        """Make the images, the volumes of further disks, and the server. A server that the host would refuse is refused
-        before.
-        """
+        """Create the images, the volumes of further disks, and the server. Before that, a dry run checks that the host
+        would accept the server."""
         name = self.params["name"]
         self.ovf = self._description()
         hardware = imported_hardware(self.ovf, _texts(self.params["networks"]), _texts(self.params["properties"]))
@@ -98,8 +96,8 @@ class _Import:
         self.ensure("server", name, want)
 
     def _server(self, hardware, size):
-        """Return the fields of the new server. *size*: bytes of its root disk; ``None`` if unknown. Raises
-        ``InvalidField`` if neither options nor the OVA name CPUs and memory.
+        """Return the fields of the new server. *hardware*: an ``ImportedHardware``. *size*: bytes of the root disk;
+        ``None`` if unknown. Raises ``InvalidField`` if CPUs or memory are stated neither by an option nor by the OVA.
         """
         params = self.params
         sizes = {name: params[name] or self.ovf[name] for name in ("vcpus", "ram")}
@@ -117,9 +115,9 @@ class _Import:
         return "%s-disk%d" % (self.params["name"], number + 1)
 
     def _check_networks(self, want):
-        """Raise an error if the host refuses the server *want*. Check mode assumes that missing networks are made
-        before, but an import would fail only after it has made the images.
-        """
+        """Raise an error if the host would refuse to create the server with the fields *want*. A dry run accepts
+        missing networks with a warning. Except in check mode, raise ``InvalidField`` for this warning. Otherwise the
+        import would fail only after the images are created."""
         answer = self.client.ensure("server", self.params["name"], want, **dict(self._waiting, dry_run=True))
         for network in {nic["network"] for nic in want["networks"]}:
             if not self.check_mode and assumed_warning("network", network) in (answer.get("warnings") or ()):
@@ -131,7 +129,8 @@ class _Import:
         return self._get(noun, name) is not None
 
     def ensure(self, noun, name, want):
-        """Create or change a resource, and note the answer. Return the resource."""
+        """Create or change the resource *name* of the type *noun*, so that it has the fields *want*. Append the answer
+        to ``answers``, and return the resource."""
         return self._note(noun, name, self.client.ensure(noun, name, want, **self._waiting))
 
     def _get(self, noun, name):
@@ -145,9 +144,8 @@ class _Import:
         return answer.get("resource") or {}
 
     def _description(self):
-        """Return the description of the OVA, as in the field ``ovf`` of an image. Raises ``InvalidField`` if the file
-        is no OVA.
-        """
+        """Return the description of the OVA, in the form of the field ``ovf`` of an image. Raises ``InvalidField`` if
+        the file is not an OVA, has no disk, or does not have exactly one guest."""
         option = "filename" if self.params["filename"] else "host_path"
         try:
             described = self._described_here() if option == "filename" else self._described_on_host()
@@ -173,9 +171,9 @@ class _Import:
             raise InvalidField("filename", "cannot be read: %s" % error.strerror, self.params["filename"]) from None
 
     def _described_on_host(self):
-        """Ask the agent for the description: a dry run of the image reads the file. An OVA with several disks is
-        refused with their names; then ask for the first one.
-        """
+        """Return the description of the OVA from a dry run that would create an image, in which the agent reads the
+        file. The agent refuses an OVA with several disks, and its error lists the disks. In this case, repeat the dry
+        run with the first disk."""
         want = {"source": {"path": self.params["host_path"]}}
         dry = dict(self._waiting, dry_run=True)
         try:
@@ -188,7 +186,8 @@ class _Import:
         return answer["resource"].get("ovf")
 
     def _ensure_image(self, name, number, properties):
-        """Make the image *name* of the disk with this *number* in the OVA. Return the image."""
+        """Create the image *name* from the disk with the index *number* in the OVA, and return the image. *properties*:
+        properties of the image. Raises ``InvalidField`` if an image of this name exists and has other content."""
         disks = self.ovf["disks"]
         options = {"name": name, "filename": self.params["filename"], "host_path": self.params["host_path"],
                    "state": "present", "on_immutable": "fail", "properties": dict(properties) or None,
@@ -203,9 +202,8 @@ class _Import:
                             "or remove the image" % image, self.params["name"])
 
     def _ensure_volume(self, number, image):
-        """Make the volume of a further disk, with this *number* in the OVA, of an image that is removed again. *image*:
-        the image of the first disk.
-        """
+        """Create the volume for the further disk with the index *number* in the OVA. The volume is created from a
+        temporary image, which is then removed. *image*: the image of the first disk."""
         name, disk = self._disk_name(number), self.ovf["disks"][number]["name"]
         origin = {CHECKSUM: image.get("checksum") or "", DISK: disk}
         present = self._get("volume", name)
@@ -219,7 +217,7 @@ class _Import:
                 self.client.delete("image", name, timeout=self._waiting["timeout"])
 
     def result(self, diff_mode):
-        """Return the module result of all answers."""
+        """Return one module result that combines all answers."""
         leaves = [dict(leaf, path="%s.%s.%s" % (noun, name, leaf["path"]))
                   for noun, name, answer in self.answers for leaf in answer.get("diff") or ()]
         steps = [{"verb": "%s %s: %s" % (noun, name, step["verb"])}
@@ -235,7 +233,8 @@ class _Import:
 
 
 def _texts(mapping):
-    """Return *mapping* with numbers and booleans, which YAML makes of some words, as texts."""
+    """Return *mapping* with numbers and booleans converted to strings, because YAML reads some words as numbers or
+    booleans."""
     return texts_of_field(_TEXTS, mapping)
 
 

@@ -20,8 +20,8 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
 
 
 def _console_choices(*later: str) -> tuple[Choices, Choices]:
-    """Return two validators for an older version of the API: one of the protocol of a console, and one of its type.
-    *later*: the protocols and types of newer versions, which the validators refuse."""
+    """Return two validators for a range of API versions: one of the protocol of a console, and one of the type of a
+    console. *later*: the protocols and types that only versions after this range have; the validators refuse them."""
     types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
                          types in PROTOCOLS.items() if name not in later}
     return Choices(*types_by_protocol), Choices(*(console_type for types in types_by_protocol.values()

@@ -74,8 +74,8 @@ def _evacuation(call: Call) -> dict[str, Any]:
 
 
 def _tells(call: Call) -> bool:
-    """Return whether the answer to an evacuation contains the new admin password. This depends on the setting
-    ``enable_instance_password`` and the version."""
+    """Return whether the answer to an evacuation contains the new admin password: the setting
+    ``enable_instance_password`` is true, and the version is older than 2.14."""
     return call.settings.enable_instance_password and not call.at(ApiChange.EVACUATION_ANSWERS_NOTHING)
 
 
@@ -109,9 +109,9 @@ def _lines(call: Call) -> dict[str, int | None]:
 
 
 class AnythingBefore(Value):
-    """A validator that changes at the version of *change* (an ``ApiChange``: a change of behaviour of the API): at
-    earlier versions it accepts any value; from that version on, only null or a value that the wrapped validator *value*
-    accepts."""
+    """A validator with two behaviours. Before the version of *change* (an ``ApiChange``, a change of behaviour of the
+    API), it accepts any value. From this version on, it accepts only null and the values that the wrapped validator
+    *value* accepts."""
 
     def __init__(self, change: ApiChange, value: Value) -> None:
         self.change, self.value = change, value

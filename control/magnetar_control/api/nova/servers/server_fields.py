@@ -113,8 +113,8 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
 
 
 def _of_image(name: str) -> ListFilter:
-    """Return a list filter for the query parameter *name*, such as ``kernel_id``: it selects servers whose image has
-    this uuid in the property *name*. An empty value does not filter."""
+    """Return a list filter for the query parameter *name*, such as ``kernel_id``. The filter selects servers by the
+    image: the image's property *name* must equal the value of the parameter, a uuid. An empty value does not filter."""
     return ListFilter(name, lambda query, _column, filter_value: query.matching.append(
         ("image", f'"{name}":"{re.escape(filter_value)}"')) if filter_value else None,
                       Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))

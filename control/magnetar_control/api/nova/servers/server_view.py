@@ -142,8 +142,8 @@ class ServerView(View):
 @lru_cache(maxsize=2000)
 def security_groups(text: str) -> Fragment:
     """Return the names of the server's security groups, without their ids, as JSON text for the answer. *text*: the
-    JSON column of the server's row. The result is cached, because the servers of a project have few different values.
-    """
+    column ``security_groups`` of the server's row. The result is cached, because the servers of a project have few
+    different values."""
     return Fragment(orjson.dumps([{"name": group["name"]} for group in orjson.loads(text)]))
 
 
@@ -155,7 +155,7 @@ def render_timestamp(text: str | None) -> str | None:
 
 def render_addresses(text: str) -> dict[str, Any]:
     """Return the server's addresses by network, without their MAC addresses, for the answer of ``/servers/{id}/ips``.
-    *text*: the JSON column of the server's row."""
+    *text*: the server's fixed addresses and floating IPs as JSON text."""
     return {name: [{"version": address["version"], "addr": address["addr"]} for address in addresses]
             for name, addresses in orjson.loads(text).items()}
 

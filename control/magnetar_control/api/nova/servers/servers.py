@@ -64,8 +64,9 @@ def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, An
 
 
 def _query(call: Call) -> dict[str, ServerListRequest]:
-    """Return the server list request that the query describes, as the argument ``query`` of the function that lists the
-    servers: ``{"query": …}``. Raises ``InvalidField`` or ``InvalidRequest``."""
+    """Return ``{"query": list_request}``, the keyword argument of the function that lists the servers. The
+    ``ServerListRequest`` contains the filters, sort order, limit and marker in the query string of the URL. Raises
+    ``InvalidField`` or ``InvalidRequest``."""
     parameters = call.query
     everywhere = "all_tenants" in parameters and _truth(parameters, "all_tenants")
     if not call.allows(servers.ALL_FILTERS):

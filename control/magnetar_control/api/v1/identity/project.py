@@ -43,8 +43,9 @@ class IdentityProjects(IdentityDriver):
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
         """Override ``IdentityDriver.complete_references``: replace ``parent`` in *want* by the name of the parent
-        project, and add its id as ``_parent_id`` for a new parent. Raises ``InvalidField`` for an unknown parent, and
-        for a property with the name of a field."""
+        project. Set ``_parent_id`` to the parent's id if *want* names another parent than *have*, otherwise to
+        ``None``. Raises ``InvalidField`` for an unknown parent, and for a key in ``properties`` that is the name of a
+        field."""
         taken = {*PROJECTS.fields, *PROJECTS.constant, *HIDDEN, "id", "links", "is_enabled"}
         if reserved := sorted(taken.intersection(want["properties"])):
             raise InvalidField(f"properties.{reserved[0]}", "is the name of a field; choose another one")

@@ -169,7 +169,8 @@ class CloudNetworks(CloudDriver):
             raise
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update the description, the QoS policy and the use by others of the network; no other field can change."""
+        """Update those of the fields ``description``, ``qos_policy``, ``shared`` and ``external`` of the network that
+        *names* contains. No other field can change."""
         self._update(caller, have, want, names)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -199,9 +200,10 @@ def _check_names(want: Document) -> None:
 
 
 def _check_provider(caller: Caller, want: Document, have: Document | None) -> None:
-    """Set the missing fields of the network *want* that only administrators may set to the values in *have*, the
-    present network; for a new network (``None``), to the defaults. Raises ``Forbidden`` if the caller is not an
-    administrator and requests different values, and ``InvalidField``."""
+    """Fill in the missing fields of the network *want* that only administrators may change. Such a field gets its value
+    in *have*, the present network; for a new network (``None``), its default. Raises ``Forbidden`` if the caller is not
+    an administrator and requests another value. Raises ``InvalidField`` for provider fields in a mode other than ovn.
+    """
     provider = ("provider_network_type", *PROVIDER)
     usual = have or {"shared": False, "external": False,
                      **dict.fromkeys(provider), "provider_network_type": "geneve" if want["mode"] == "ovn" else None}

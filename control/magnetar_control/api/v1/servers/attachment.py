@@ -136,9 +136,10 @@ class VolumeAttachments(Attached):
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """Check that the volume can be attached and that the requested device name is free. The device name is checked
-        because Nova's API would silently choose another name. *have*: the existing attachment that *want* replaces (it
-        must not be that of a root disk); ``None`` if there is none. If ``replaces`` in *want* names another volume,
-        check instead that the volumes may be swapped. Raises ``InvalidField``, ``Conflict``."""
+        because Nova's API would silently choose another name. *have*: the existing attachment that *want* replaces;
+        ``None`` if there is none. For a swap (*have* is ``None``, and ``replaces`` in *want* names the old volume),
+        check only that the swap is allowed. Raises ``InvalidField``, and ``Conflict``, also if *have* attaches a root
+        disk."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
@@ -234,8 +235,8 @@ class InterfaceAttachments(Attached):
 
 class ShareAttachments(Attached):
     """The driver of the v1 API for attachments of file shares to servers. A share can be attached and detached only
-    while the server is off. A request for an attachment with the status error attaches the share again.
-    """
+    while the server is off. If an attachment has the status error, a request for this attachment detaches the share and
+    attaches it again."""
 
     kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
     making = (Step("attach", "attach the share"),)

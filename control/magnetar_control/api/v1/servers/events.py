@@ -198,8 +198,9 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
 
 def _do_immediately(caller: Caller, driver: CloudServers, key: str, sent: Mapping[str, Any],
                     operation: Operation) -> Document:
-    """Handle a v1 event of ``IMMEDIATE`` on the server *key*. *sent*: the request. Return the API's answer, which
-    contains the server."""
+    """Handle one of the v1 events ``lock``, ``unlock`` and ``clear_password`` (``IMMEDIATE``) on the server *key*. The
+    API executes these events immediately, even while an action runs on the server. *sent*: the request. Return the
+    API's answer, which contains the server."""
     rule, function = IMMEDIATE[str(sent["event"])]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     row = driver.existing(caller, key)

@@ -303,8 +303,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_host(caller: Caller, want: Document, have: Document, new_host: HostView) -> None:
-    """Check that the server *have* can move to *new_host*, a host that may be in another cell. Do nothing if *new_host*
-    is in the server's cell. If the move is impossible, raise an error with the reason."""
+    """Check that the server *have* can move to *new_host* if this host is in another cell. A move within the cell of
+    the server is not checked here. If the move is impossible, raise an error with the reason."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, new_host):
         return

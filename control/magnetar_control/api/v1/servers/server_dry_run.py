@@ -50,9 +50,9 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     """Yield the steps of each of *actions*, as the agent plans them; each action needs one dry run of the agent.
 
     Because a dry run changes nothing, the request for an action also contains the fields of all previous actions. The
-    agent's plan then begins with the steps of the previous actions; these were already yielded, so only the further
-    steps are. If a plan begins differently, the steps of its action and of all later actions are predicted without the
-    agent.
+    agent's plan then begins with the steps of the previous actions. These steps were already yielded, so only the
+    further steps of the plan are yielded. If a plan begins differently, the steps of its action and of all later
+    actions are predicted without the agent.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

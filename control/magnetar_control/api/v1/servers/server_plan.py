@@ -192,9 +192,9 @@ def _check_shelved(want: Document, have: Document, changes: bool) -> None:
 
 
 def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
-    """If the server is shelved and *want* has another power state, yield the action that unshelves the server. Return
-    the power state and the host that the server then has (``None``: no host). A server without a host is unshelved on
-    the requested host."""
+    """Yield the action that unshelves the server, if the server is shelved and *want* has a power state other than
+    shelved. Return the power state and the host (``None``: no host) after this action. A server without a host is
+    unshelved on the requested host."""
     power, place = have["power"], have["_host"]
     if power != SHELVED or want["power"] == SHELVED:
         return power, place

@@ -134,8 +134,8 @@ class _References:
         return {"id": image["id"], "name": image["name"]} if image else {"id": None, "name": requested}
 
     def networks(self, requested_nics: list[Document]) -> list[Document]:
-        """Return the requested NICs with their references resolved. If they match the server's current NICs, return the
-        current NICs."""
+        """Return the requested NICs with their references resolved. If the requested NICs and the server's current NICs
+        match one to one, return the current NICs."""
         have: list[Document] | None = self.have["networks"] if self.have else None
         if have is not None and requested_nics is have:
             return have
@@ -210,9 +210,9 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return the names and the keys of the *requested* security groups. Return the server's current groups if
-        *requested* is ``None`` or means exactly these groups, or if the server exists and has no NICs. Raises
-        ``InvalidField``."""
+        """Return the names and the keys of the *requested* security groups. Return the server's current groups (none
+        for a new server) if *requested* is ``None`` or means exactly these groups. Also return the current groups of an
+        existing server without NICs. Raises ``InvalidField``."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
@@ -229,8 +229,9 @@ class _References:
         return stored if {*keys} == {*stored[1]} else (sorted({group["name"] for group in groups}), keys)
 
     def blocks(self, requested: list[Document]) -> list[Document]:
-        """Return the *requested* block devices with uuids in place of names. If they match the server's current block
-        devices, values that the request omits are taken from the current block devices. Raises ``InvalidField``."""
+        """Return the *requested* block devices with uuids in place of names. Omitted values are taken from the server's
+        current block devices, if all block devices match: both lists have the same length, and ``_fits`` is true at
+        each position. Raises ``InvalidField``."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])

@@ -242,8 +242,8 @@ class NetworkEngine(Protocol):
         engine has lost its content."""
 
     def has(self, key: str) -> bool:
-        """Return whether the network or security group *key* (``network/UUID``, ``group/UUID``) exists in the engine,
-        even with old values."""
+        """Return whether the network or security group *key* (``network/UUID`` or ``group/UUID``) exists in the engine.
+        Return true even if its values in the engine are out of date."""
 
     def repair(self, desired: DesiredContent) -> int:
         """Make the engine's content match *desired*, in one transaction: create and change objects, and remove other

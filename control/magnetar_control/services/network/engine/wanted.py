@@ -78,10 +78,10 @@ def knows_nothing(_key: str) -> bool:
 
 def read_desired_units(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
                        engine_has: Callable[[str], bool] = knows_nothing) -> DesiredContent:
-    """Read the desired content of the network engine (OVN) from the database. *scope*: keys such as ``port/UUID``; read
-    only these objects, and the networks, groups and address groups that they need. ``None``: read all. *gateways*: the
-    hosts that may have the gateways of routers; empty: any host. *engine_has*: returns whether the network or group
-    with a given key exists in the engine; existing ones are read only if *scope* contains them."""
+    """Read the desired content of the network engine (OVN) from the database. *scope*: the keys to read, such as
+    ``port/UUID``; ``None``: read all objects. The networks, groups and address groups that these objects need are read
+    too. *engine_has*: returns whether the network or group with a key exists in the engine. If so, it is not read for
+    the ports that need it. *gateways*: the hosts that may have the gateways of routers; empty: any host."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -120,8 +120,9 @@ def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence
 
 
 def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
-    """Return *ids*, the ids of ports, together with the ids of these ports' subports, because a subport is on the host
-    of its parent. Return ``None``, which means all ports, if *ids* is ``None``."""
+    """Return the ids of the ports *ids* and of all subports of these ports. A subport is on the same host as its parent
+    port, so a move of the parent port also moves the subport. Return ``None``, which means all ports, if *ids* is
+    ``None``."""
     if ids is None:
         return None
     subport_ids: set[str] = set()

@@ -112,8 +112,8 @@ class EngineWorker:
 
     def round(self) -> None:
         """Write all queued changes to the engine, if this process has the right to write. First compare the whole
-        content (``whole``) if another process wrote last or the last comparison is too old. Changes of ports with an
-        unknown chassis remain in the queue for the next round."""
+        content (``whole``) if this process did not write it last, or if the last comparison is older than ``ALL``
+        seconds. Changes of ports with an unknown chassis remain in the queue for the next round."""
         self.leads = self.engine.leads()
         if not self.leads:
             return

@@ -172,10 +172,10 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _holder_exists(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return true if the row of *holder* exists in the database or among the *new* rows, and false if *row* is a
-        port whose security group was deleted. Otherwise raise ``Incomplete``, because the row of *holder* must be
-        written before *row*. *holder*: the column that must refer to *row*: (table, key of the column's row, column).
-        """
+        """Return whether the row that must refer to *row* exists in the database or among the *new* rows. *holder*: the
+        column of that row with the reference: (table, key of the column's row, column). If that row is missing, return
+        false when *row* is a port and its security group was deleted. Otherwise raise ``Incomplete``, because that row
+        must be written before *row*."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:

@@ -85,7 +85,8 @@ def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
 
 
 def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
-    """Raise ``InvalidField`` if ports of *network* cannot have the ``dns_name`` *dns_name*."""
+    """Raise ``InvalidField`` if *dns_name* is not empty, but the network engine (OVN) does not make *network*: ports of
+    such a network have no ``dns_name``."""
     if dns_name and not network["by_engine"]:
         raise InvalidField("dns_name", "must be empty: names are for networks that OVN makes, and the network of this "
                                        f"port is of type {network['type']}, without it", dns_name)

@@ -112,8 +112,8 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
 
 def _networks(connection: Connection, server_id: str,
               ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
-    """Return ({network id: (network, its subnets, oldest first)} for the networks *ids*, number of ports that the
-    server has). Raises ``NotFound`` for a network that was deleted meanwhile."""
+    """Return (networks, number of ports that the server has). The networks are {network id: (row of the network, rows
+    of its subnets, oldest first)} for *ids*. Raises ``NotFound`` for a network that was deleted meanwhile."""
     networks_by_id: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
     network_ids, taken = sorted(ids), 0
     for row in connection.execute(_OF_NETWORKS, {"ids": network_ids, "server": server_id}).mappings():
@@ -267,9 +267,10 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
 
 
 def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
-    """Return the port security fields of a NIC, for the agent: ``port_security`` (false) if it is off, otherwise
-    ``security_groups``, and ``allowed_addresses`` if the port has any. *row*: the port. *fixed*: its addresses. *flat*:
-    whether the agent connects the port to a bridge of the host."""
+    """Return the fields of a NIC for port security, in the form that agents need. If port security is off, return only
+    ``port_security`` (false). Otherwise return ``security_groups`` and, if not empty, ``allowed_addresses``: the
+    addresses after the first one and, if *flat*, the link-local address. *row*: the port. *fixed*: the port's
+    addresses. *flat*: whether the agent connects the port to a bridge of the host."""
     if not row["port_security_enabled"]:
         return {"port_security": False}
     other_addresses = [fixed_ip["ip_address"] for fixed_ip in fixed[1:]]

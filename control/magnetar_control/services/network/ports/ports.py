@@ -139,8 +139,9 @@ def _leads_to(row: RowMapping) -> ColumnElement[bool]:
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
-    """Raise an error if the address pairs in *values*, the values of a port, contain a duplicate, or cannot have an
-    effect (on this *network*, or without port security). A pair without a MAC counts as one with the port's MAC."""
+    """Check the allowed address pairs in *values*, the values of a port on *network*. A pair without a MAC is treated
+    as a pair with the port's MAC. Raises ``InvalidField`` for a duplicate, or if the network engine (OVN) does not make
+    *network*. Raises ``Conflict`` if port security is off."""
     if not values.get("pairs"):
         return
     check_once("allowed_address_pairs", _pairs(values, values["pairs"]))
@@ -193,8 +194,9 @@ def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, 
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
-    """Check ``device_id`` and ``device_owner`` in the *values* of a port: users may set only servers of their own
-    project. *verb*: create or update, for the error. Raises ``InvalidField``, ``Forbidden``."""
+    """Check ``device_id`` and ``device_owner`` in *values*, the values of a port. Raises ``InvalidField`` if only the
+    cloud itself may set this ``device_owner``. Raises ``Forbidden`` if a caller without admin rights names a server of
+    another project, or an unknown server with a ``device_owner`` compute:…. *verb*: create or update, for the error."""
     if values["device_owner"].startswith((OWN, SUBPORT)):
         raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
                                            "subports of trunks", values["device_owner"])
@@ -375,9 +377,9 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
-    """Return the SQL condition for the list filter ``fixed_ips``. *values*: texts of the form ip_address=…,
-    ip_address_substr=… or subnet_id=…; the port needs an address that fulfils all names that occur in *values*. If a
-    name occurs several times, one of its values is enough."""
+    """Return the SQL condition for the list filter ``fixed_ips`` of ports. *values*: texts of the form ip_address=…,
+    ip_address_substr=… or subnet_id=…. A port matches if one of its addresses matches every name that occurs in
+    *values*. If a name occurs several times, the address must match only one of its values."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
     values_by_name: dict[str, list[str]] = {}
@@ -396,8 +398,9 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _are_few(filters: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether the *filters* of a list request match only few ports of all projects. Then the database should
-    search by the index for these filters, and not read all ports of the caller's project."""
+    """Return whether the *filters* of a list request match only few ports, even among the ports of all projects (for
+    example, ``mac_address``). Then the database should use the index of such a filter, instead of reading all ports of
+    the caller's project."""
     return not _OF_FEW.isdisjoint(filters) or any(
         value.startswith("ip_address=") for value in filters.get("fixed_ips", ()))
 

@@ -106,7 +106,8 @@ def check_qos_policy(connection: Connection, context: Context, network: RowMappi
                      current_policy: str | None = None) -> None:
     """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*, and lock this policy.
     *current_policy*: the id of the present policy of the network or port. Raises ``Forbidden`` if the caller cannot see
-    the present policy, because only the operator may remove it; ``InvalidField``, ``NotFound``."""
+    the present policy, and so may not replace it. Raises ``InvalidField`` if OVN does not make *network*, and
+    ``NotFound`` if the caller cannot see the new policy."""
     if "qos_policy_id" not in values or values["qos_policy_id"] == current_policy:
         return
     if current_policy is not None and connection.execute(select(qos_policies.c.id).where(

@@ -120,12 +120,13 @@ def _plain(request: Mapping[str, Any]) -> Document:
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
-    """Choose the network of a server whose request names none: the only network that the project owns or that is shared
-    with all projects. Return ({uuid: this network}, [request for this network]).
+    """Choose the network of a server when the request names none: the only network that the project owns or that is
+    shared with all projects. Return ({uuid: network}, [request for a NIC on this network]).
 
-    If there is none, return no network and no request, so that the server gets no NIC, as in Nova. *automatic* ("auto"
-    was requested): raise ``InvalidRequest`` in this case. Raise ``Conflict`` if there are several such networks, or if
-    the project can only use networks that other projects share with it: then the request must name a network.
+    If there is no such network, return ({}, []), so that the server gets no NIC, as in Nova. With *automatic* ("auto"
+    was requested), raise ``InvalidRequest`` instead. Raise ``Conflict`` if there are several such networks. Without
+    *automatic*, also raise ``Conflict`` if there is none, but other projects share networks with the project: then the
+    request must name a network.
     """
     network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(network_rows) > 1:

@@ -135,9 +135,9 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Lock and return the caller's ports *ids*: {id: row}. Each row has data of the port's network, ``trunk`` (the
-    trunk whose parent is the port), and ``inside`` (the trunk that has the port as a subport). The networks' MTU is
-    locked too. Raises ``NotFound``."""
+    """Lock the caller's ports *ids*, and return {id: row}. Each row has data of the port's network. ``trunk`` is the
+    trunk with the port as its parent, and ``inside`` is the trunk with the port as a subport. The rows of the networks
+    are also locked, so that their MTU cannot change. Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -259,9 +259,9 @@ def prepare_trunk_delete(connection: Connection, context: Context, row: RowMappi
 
 
 def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the objects in the network engine (OVN) that a change of the trunk *row* affects: ``port/ID``
-    of its subports if the trunk was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
-    values)."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the trunk *row* affects. *changed*:
+    the new values; ``None`` if the trunk was created or is deleted. With ``None``, return ``port/ID`` of each subport,
+    otherwise an empty list."""
     if changed is not None:
         return []
     return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))

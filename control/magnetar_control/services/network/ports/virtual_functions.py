@@ -134,10 +134,10 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 
 
 def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
-    """Check a change of a QoS policy's rules for the virtual functions that have the policy. *rule*: the new rule;
-    ``None`` if a rule is removed. Raises ``Conflict`` if cards do not support the new rule, or a server has one of the
-    virtual functions: its card keeps the rules from the time when the port was attached. The caller has locked the
-    policy."""
+    """Check a change of the rules of a QoS policy, for the virtual functions that have this policy. *rule*: the new
+    rule; ``None``: a rule is removed. Raises ``Conflict`` if network cards do not support the new rule. Also raises
+    ``Conflict`` while a server has one of these virtual functions, because a card gets the rules only when the port is
+    attached. The caller has locked the policy."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()

@@ -68,9 +68,9 @@ def create_floating_ip_row(connection: Connection, context: Context, values: Doc
 
 
 def prepare_floating_ip_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the floating IP *row*. If *values* associate the floating IP with another port or with
-    none, add the columns of the new target to them. Raises ``Conflict`` if the floating IP has port forwardings and
-    *values* associate it with a port."""
+    """Check the new *values* of the floating IP *row*. If *values* contain ``port_id`` or ``fixed_ip_address``, add the
+    columns of the new target (see ``leads_to``) to *values*. Raises ``Conflict`` if *values* associate the floating IP
+    with a port while the floating IP has port forwardings."""
     # no port forwarding is added meanwhile
     row = find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
     values.pop("router_id", None)  # follows from the port

@@ -26,8 +26,9 @@ OWN = "network:"
 def ports_of_routers(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
     """Return the ports of the routers *router_ids*, one row for each address, with columns of its subnet and network.
 
-    ``address_scope_id`` is the address scope of the subnet's pool, but only if scope and pool belong to the same
-    project. Pools of other projects in a shared scope may have any prefix, so routers translate their addresses (NAT).
+    ``address_scope_id`` is the address scope of the subnet's pool if scope and pool belong to the same project;
+    otherwise it is ``None``. In a shared scope, pools of other projects may have any prefix, so routers translate their
+    addresses (NAT).
     """
     return list(connection.execute(select(
         ports.c.id, ports.c.device_id, ports.c.device_owner, ports.c.mac_address, ports.c.network_id,

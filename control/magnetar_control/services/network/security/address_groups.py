@@ -63,9 +63,9 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the objects in the network engine (OVN) that a change of the address group *row* affects:
-    ``addresses/ID`` if the group was created or is deleted (*changed* is ``None``), otherwise none (*changed*: the new
-    values)."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the address group *row* affects.
+    *changed*: the new values; ``None`` if the group was created or is deleted. With ``None``, return ``addresses/ID``,
+    otherwise an empty list."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 

@@ -191,10 +191,10 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the objects in the network engine (OVN) that a change of the security group *row* affects. If
-    the group was created or is deleted (*changed* is ``None``): ``group/ID`` of the group itself, of groups with rules
-    that refer to it, and of the project's group ``default``, which may have been created too. Otherwise (*changed*: the
-    new values): ``group/ID`` if ``stateful`` changes."""
+    """Return the keys of the objects in the network engine (OVN) that a change of the security group *row* affects.
+    *changed*: the new values; ``None`` if the group was created or is deleted. With new values, return ``group/ID`` if
+    ``stateful`` changes. With ``None``, return ``group/ID`` of the group itself and of all groups with rules that refer
+    to it. Also return ``group/ID`` of the project's group ``default``, which may have been created too."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c

@@ -65,9 +65,9 @@ ADDRESS_SCOPE = NetworkResource(
 
 
 def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]) -> None:
-    """Check that a subnet pool may be in the address scope that it names. *pool*: all values of the pool. Locks the
-    scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` if its prefixes overlap with another pool in the
-    scope."""
+    """Check that the subnet pool *pool* (all its values) may be in its address scope, and lock the scope. Raises
+    ``NotFound`` if the caller cannot see the scope. Raises ``InvalidRequest`` if the IP versions differ, or if projects
+    that use the pool may not use the scope. Raises ``Conflict`` if a prefix overlaps with another pool in the scope."""
     id = pool["address_scope_id"]
     scope = find_resource_row(connection, context, ADDRESS_SCOPE, id, lock=True)
     if scope["ip_version"] != pool["ip_version"]:

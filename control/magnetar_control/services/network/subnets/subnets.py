@@ -42,8 +42,8 @@ NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network
 
 
 def visible_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition for the subnets that *context* may see: its project's subnets, and all subnets of
-    networks that it may see."""
+    """Return the SQL condition for the subnets that the caller (*context*) may see. Admins see all subnets. Other
+    callers see the subnets of their project, and all subnets of networks that they may see."""
     if context.is_admin:
         return true()
     return or_(subnets.c.project_id == (context.project_id or ""),
@@ -170,8 +170,9 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
-    """Raise an error if *net* overlaps with another subnet of *network*. If agents create *network*, *net* must not
-    overlap with subnets of other agent-created networks either. Locks all networks, so that concurrent callers wait."""
+    """Raise ``InvalidRequest`` if *net* overlaps with another subnet of *network*. If agents create *network*, raise
+    ``Conflict`` if *network* already has a subnet, or if *net* overlaps with a subnet of another agent-created network.
+    Locks all networks, so that concurrent callers wait."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
