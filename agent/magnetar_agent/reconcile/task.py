@@ -84,5 +84,4 @@ Verb = Callable[..., None]
 
 
 class NotRemovable(Conflict):
-    """The error of a verb (a function that performs one step of a change) that refuses to remove a resource. It is
-    raised before anything was removed, so the resource stays unchanged."""
+    """The error of a verb that refuses a removal before anything was removed. The resource stays unchanged."""

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.http.client import Client
-from magnetar_core.http.endpoint import SOCKET, Endpoint, parse_endpoint
+from magnetar_core.http.endpoint import SOCKET, Endpoint, cloud_endpoint, parse_endpoint
 
 
 @pytest.mark.parametrize(("text", "parts"), [
@@ -41,3 +41,14 @@ def test_a_password_is_refused_and_not_shown():
 def test_the_core_alone_knows_no_ssh():
     with pytest.raises(InvalidField, match="Ansible"):
         Client("ssh://kvm1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
+def test_a_cloud_on_this_machine_may_be_reached_by_http(host):
+    assert cloud_endpoint(f"http://{host}:8774/v2.1").scheme == "http"
+
+
+@pytest.mark.parametrize("host", ["127.example.com", "127.0.0.1.example.com", "cloud.example.com", "192.0.2.1"])
+def test_a_cloud_elsewhere_must_be_reached_by_https(host):
+    with pytest.raises(InvalidField, match="must be an https URL"):
+        cloud_endpoint(f"http://{host}:8774/v2.1")

@@ -51,7 +51,7 @@ END $$
 
 
 class DumpFailed(MagnetarError):
-    """The error for a dump that cannot be written or restored."""
+    """A dump that cannot be written or restored."""
 
     code = "dump-failed"
     status = 500
@@ -119,7 +119,6 @@ def _run_program(name: str, words: Sequence[str], url: URL) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    """Force the content of the file *path*, which was written before, from the kernel's memory to the disk (``fsync``).
-    """
+    """Write a file's content to the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

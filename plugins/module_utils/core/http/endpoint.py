@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -64,8 +65,11 @@ def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether *host* is ``localhost`` or ``::1``, or begins with ``127.``."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Return whether *host* is ``localhost`` or a loopback address. A DNS name such as 127.example.com is neither."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _unix(parts: SplitResult, endpoint: str) -> Endpoint:
