@@ -5,7 +5,8 @@ After a start of the agent, libvirt or the host it finishes operations that a cr
 that ran. A guest that powers itself off stays off, and its document records that and the reason (Nova's SHUTOFF). A
 guest whose QEMU died is crashed; it is started again only if its document or a setting says so. After a reboot of the
 host, servers that ran are started, unless their document says otherwise. Servers of a cloud first wait for the cloud's
-permission (``HELD``): the cloud may have evacuated them.
+permission (``HELD``): the cloud may have evacuated them. An interrupted creation that takes over disks also waits for
+the cloud.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from magnetar_agent.reconcile.documents import CLOUD, HELD, REPLACEMENT, Documen
 from magnetar_agent.servers import quiesce, verbs
 from magnetar_agent.servers.adoption.adopted import is_adopted
 from magnetar_agent.servers.disks import own_disks, snapshot
+from magnetar_agent.servers.disks.disk_record import GIVEN
 from magnetar_agent.servers.hardware import tpm
 from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
@@ -261,8 +263,8 @@ class PowerSync:
 
     def _finish(self) -> list[Document]:
         """Finish interrupted operations: first clean up after interrupted creations of images from servers, then finish
-        deletions, then creations and changes. Return the documents whose operations may take hours: the caller finishes
-        these in the background."""
+        deletions, then creations and changes, except those that ``_awaits_cloud``. Return the documents whose
+        operations may take hours: the caller finishes these in the background."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -273,7 +275,7 @@ class PowerSync:
         later: list[Document] = []
         for driver in self.drivers:
             for document in self.host.documents.list(driver.kind.noun):
-                if document.state.get("unfinished") and not document.state.get(HELD):
+                if document.state.get("unfinished") and not _awaits_cloud(document):
                     later += self._finish_change(driver.kind, document)
         return later
 
@@ -328,7 +330,7 @@ class PowerSync:
         desired_power = document.want["power"]
         if migration_of_server(self.host, document):
             return  # its migration decides where it starts
-        if document.state.get(HELD):
+        if _awaits_cloud(document):
             log.info("server %s starts when its cloud says so", document.name, extra={"server": document.id})
             return
         if _resumes(document):
@@ -385,6 +387,13 @@ def _resumes(document: Document) -> bool:
     """Return whether the server starts automatically after a reboot of the host: it ran before, has
     ``resume_on_host_boot``, and its TPM can be unlocked without the server's user."""
     return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
+
+
+def _awaits_cloud(document: Document) -> bool:
+    """Return whether the document is a server that only its cloud may start or finish: it is held after a reboot of the
+    host, or its creation takes over the disks of another host. That host may have returned, and run the guest, while
+    this agent was down; the cloud asks for the server again, or deletes it."""
+    return bool(document.state.get(HELD) or (document.state.get("making") and document.want.get(GIVEN)))
 
 
 def _lasts(document: Document) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent.servers.disks.rbd_owner import report_disk_pool
-from magnetar_core.errors import Conflict, HypervisorError, MagnetarError
+from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NotFound
 from magnetar_core.http.client import Client
 from tests.support.agent.ceph import dead_after, images_of, owner_of, share_ceph
-from tests.support.agent.pair import WAY, Killer, Kvm, Pair
+from tests.support.agent.pair import WAY, Killer, Kvm, Pair, quiet
 from tests.unit.core.images import iso
 
 pytestmark = pytest.mark.slow
@@ -74,6 +74,23 @@ class OnCeph:
         for domain in self.one.fake.domains():
             self.one.fake.destroy(domain)
         self.one.restart()
+
+    def two_dies_at(self, id: str, at: str, number: int) -> bool:
+        """The second host dies while it takes over the server's disks, at a call of Ceph or at a document that it
+        writes. Return whether the *number*-th one was reached."""
+        if at == "ceph":
+            with dead_after(self.two, number) as failed, suppress(MagnetarError):
+                self.adopt(id)
+            died = bool(failed)
+        else:
+            side, documents = self.two.side(), self.two.agent.host.documents
+            killer = Killer(documents, "write", number, side)
+            with suppress(MagnetarError):
+                self.adopt(id, side.client)
+            delattr(documents, "write")
+            died = killer.end()
+        self.two.die()
+        return died
 
     def one_is_harmless(self, id: str) -> None:
         """The first host can neither start the server nor change anything in the pool."""
@@ -178,18 +195,7 @@ def test_a_host_that_dies_while_it_takes_over(ceph: OnCeph, at: str) -> None:
         id = ceph.make()
         before, mark = ceph.content(id), ceph.marks(id)
         ceph.dies()
-        if at == "ceph":
-            with dead_after(ceph.two, number) as failed, suppress(MagnetarError):
-                ceph.adopt(id)
-            died = bool(failed)
-        else:
-            side, documents = ceph.two.side(), ceph.two.agent.host.documents
-            killer = Killer(documents, "write", number, side)
-            with suppress(MagnetarError):
-                ceph.adopt(id, side.client)
-            delattr(documents, "write")
-            died = killer.end()
-        ceph.two.die()
+        died = ceph.two_dies_at(id, at, number)
         assert ceph.content(id) == before, number
         if ceph.owner(id) == "kvm1" and ceph.marks(id) == mark:
             ceph.one.side().client.ensure("server", id, {"power": "running"})
@@ -209,6 +215,36 @@ def test_a_host_that_dies_while_it_takes_over(ceph: OnCeph, at: str) -> None:
             assert number > 3
             return
     raise AssertionError
+
+
+def test_a_host_that_has_returned_keeps_its_guest(ceph: OnCeph) -> None:
+    """The agent that died before it was the owner starts when the former owner runs the guest again. It takes nothing
+    over until the cloud asks again."""
+    begun = 0
+    for number in range(1, 60):
+        id = ceph.make()
+        before, mark = ceph.images(id), ceph.marks(id)
+        ceph.dies()
+        ceph.two_dies_at(id, "documents", number)
+        if (ceph.owner(id), ceph.marks(id)) != ("kvm1", mark):
+            break
+        ceph.one.side().client.ensure("server", id, {"power": "running"})
+        ceph.two.start()
+        quiet(ceph.pair)
+        assert ceph.one.runs(id) and not ceph.two.runs(id), number
+        assert ceph.images(id) == before and ceph.owner(id) == "kvm1", number
+        begun += ceph.two.knows(id)
+        if number % 2:
+            ceph.dies()
+            ceph.adopt(id)
+            assert ceph.two.runs(id) and ceph.owner(id) == "kvm2", number
+            ceph.one_is_harmless(id)
+        else:
+            with suppress(NotFound):
+                ceph.two.side().client.delete("server", id)
+            assert ceph.images(id) == before and ceph.one.runs(id), number
+            ceph.one.side().client.delete("server", id)
+    assert begun
 
 
 def test_a_host_that_dies_while_it_gives_the_disks_back(ceph: OnCeph) -> None:

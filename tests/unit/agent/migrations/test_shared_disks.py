@@ -19,7 +19,8 @@ from magnetar_agent.migrations import target
 from magnetar_agent.servers.disks import disk_owner, own_disks
 from magnetar_core.errors import Conflict, HypervisorError, InvalidSettings, MagnetarError
 from magnetar_core.flows.migrate import Migrate
-from tests.support.agent.pair import WAY, Kvm, Pair, killed
+from magnetar_core.http.client import Client
+from tests.support.agent.pair import WAY, Died, Kvm, Pair, killed, quiet
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -41,11 +42,11 @@ class Shared(Pair):
         """The name of the host that may use the disks."""
         return str(json.loads((self.folder / id / disk_owner.FILE).read_text())["host"])
 
-    def adopt(self, id: str, **want: Any) -> Any:
+    def adopt(self, id: str, client: Client | None = None, **want: Any) -> Any:
         """Build the server on the second host, as an evacuation does."""
         folder = find_disk_folder(self.one.agent.host)
         assert folder is not None
-        return self.two.side().client.ensure("server", id, {
+        return (client or self.two.side().client).ensure("server", id, {
             "name": "web1", "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None,
             "networks": [{"bridge": "br0"}], "adopt_disks": folder.owner, **want})
 
@@ -189,6 +190,34 @@ def test_an_agent_that_dies_while_it_takes_over_disks(pair: Shared, monkeypatch:
     pair.adopt(id, power="running")
     assert pair.owner(id) == "kvm2" and pair.two.runs(id)
     pair.one.start()
+
+
+def test_a_host_that_has_returned_keeps_its_guest(pair: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent that died before it was the owner starts when the former owner runs the guest again. It takes nothing
+    over until the cloud asks again."""
+    id = pair.make()
+    dies(pair.one)
+    pair.one.start()
+
+    def dies_here(*_args: Any) -> None:
+        pair.two.agent.host.documents.dead = True  # type: ignore[attr-defined]
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_owner, "_write", dies_here)
+        side = pair.two.side()
+        side.client.timeout = 2.0
+        with pytest.raises(MagnetarError):
+            pair.adopt(id, side.client, power="running")
+    pair.two.die()
+    pair.one.side().client.ensure("server", id, {"power": "running"})
+    pair.two.start()
+    quiet(pair)
+    assert pair.two.knows(id) and not pair.two.runs(id) and pair.one.runs(id) and pair.owner(id) == "kvm1"
+    for domain in pair.one.fake.domains():
+        pair.one.fake.destroy(domain)
+    pair.adopt(id, power="running")
+    assert pair.owner(id) == "kvm2" and pair.two.runs(id) and PATTERN in pair.disk(id)
 
 
 @pytest.mark.parametrize(("change", "message"), [
