@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.disk_folder import read_host_owner
 from magnetar_agent.host.file_modes import make_state_folder
+from magnetar_agent.migrations import migration_of_server
 from magnetar_agent.reconcile.documents import write_atomically
 from magnetar_agent.servers import server_folder
 from magnetar_agent.volumes.pool_reports import report_pools
@@ -78,14 +79,15 @@ def try_to_record(host: LocalHost, document: Document) -> bool:
 
 def record_all_rbd_disks(host: LocalHost) -> None:
     """Call ``try_to_record`` for each server without a record of the owner in Ceph, and write the server's document.
-    Such a server was created by an earlier release, or has migrated here while Ceph did not answer. Stop at the first
-    failure."""
+    Such a server was created by an earlier release, or has migrated here while Ceph did not answer. Servers that
+    migrate now are left out, because their images may have another owner already. Stop at the first failure."""
     for peeked in host.documents.peek("server"):
         if RECORDED in peeked.state or NOTE not in peeked.state or not rbd_images.uses_rbd_images(peeked.want):
             continue
         with host.locks.hold("server", peeked.id):
             document = host.documents.get("server", peeked.id)
-            if document is None or document.deleting or not _recordable_files(host, document):
+            if document is None or document.deleting or migration_of_server(host, document) or not _recordable_files(
+                    host, document):
                 continue
             if not try_to_record(host, document):
                 return

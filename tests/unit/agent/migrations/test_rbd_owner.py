@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.servers.disks.rbd_owner import report_disk_pool
+from magnetar_agent.reconcile.documents import Document
+from magnetar_agent.servers.disks.rbd_owner import record_all_rbd_disks, report_disk_pool
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NotFound
 from magnetar_core.http.client import Client
 from tests.support.agent.ceph import dead_after, images_of, owner_of, share_ceph
@@ -335,6 +336,25 @@ def test_the_record_is_written_later(ceph: OnCeph) -> None:
         path.unlink()
     ceph.two.restart()
     assert ceph.owner(id) == "kvm2"
+
+
+def test_the_record_of_a_server_that_migrates_is_not_written(ceph: OnCeph) -> None:
+    """Its images may be the target's already."""
+    id = ceph.make()
+    host = ceph.one.agent.host
+    document, = host.documents.list("server")
+    del document.state["recorded_disks"]
+    document.state["migration"] = IMAGE
+    host.documents.write(document)
+    for path in (notes := ceph.pool.with_name(f"{ceph.pool.name}@notes")).iterdir():
+        path.unlink()
+    migration = Document("migration", IMAGE, "", {"server": id, "side": "source"})
+    host.documents.write(migration)
+    record_all_rbd_disks(host)
+    assert not list(notes.iterdir())
+    host.documents.remove(migration)
+    record_all_rbd_disks(host)
+    assert ceph.owner(id) == "kvm1"
 
 
 def test_a_rebuild_writes_the_record_again(ceph: OnCeph) -> None:
