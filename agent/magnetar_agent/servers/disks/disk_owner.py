@@ -29,7 +29,7 @@ from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict
 
 from . import rbd_owner
-from .disk_record import ADOPTED, GIVEN, HANDED, disk_facts, take_disk_facts
+from .disk_record import ADOPTED, GIVEN, HANDED, check_disk_record, disk_facts, take_disk_facts
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -172,6 +172,7 @@ def _adopt(task: Task, owner: str, record: Any) -> None:
     if record["owner"] != document.want[GIVEN]:
         raise Conflict(f"The disks of server {name!r} belong to host {record['host']}, which has taken them over "
                        "meanwhile. Look for the server there.")
+    check_disk_record(document, record)
     if lost := [file for file in record["state"].get("made", []) if file != "config.iso" and not (
             place / file).exists()]:
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from {place}. Restore the file, or rebuild the "

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
@@ -22,6 +25,8 @@ OF_HOST = (ADOPTED, HANDED, RECORDED)
 NOTES = ("base", "image_name", "iso", "boot", "shutdown_timeout", "disk_layout", "sizes", "made", "root_bytes")
 #: Fields of a server's document that describe its disks.
 WANTED = ("root_format",)
+#: Names of a server's disks: root, swap and ephemeral disks.
+DISK_FILE = re.compile(r"disk(?:\.swap|\.ephemeral[0-9]*)?")
 
 
 def disk_facts(document: Document) -> Fields:
@@ -32,9 +37,25 @@ def disk_facts(document: Document) -> Fields:
             "want": {name: document.want[name] for name in WANTED}}
 
 
+def check_disk_record(document: Document, record: Fields, files: Any = ()) -> None:
+    """Raise ``Conflict`` if the *record*, which lies on storage that other hosts can write to, cannot be true. *files*:
+    further names of disks in it. Names of disks become paths and names of images, so that only those of disks are
+    taken."""
+    state, want = record.get("state"), record.get("want")
+    if isinstance(state, dict) and isinstance(want, dict):
+        made, sizes = state.get("made", []), state.get("sizes", {})
+        if isinstance(made, list) and isinstance(files, (list, tuple)) and isinstance(sizes, dict) and all(
+                isinstance(file, str) and DISK_FILE.fullmatch(file)
+                for file in (*files, *sizes, *(file for file in made if file != "config.iso"))):
+            return
+    raise Conflict(f"The record beside the disks of server {document.name!r} has names that are not those of disks, or "
+                   "lacks facts about them, so the disks are not taken over. Look who can write to the storage, then "
+                   "repair the record, or rebuild the server.")
+
+
 def take_disk_facts(document: Document, record: Fields) -> None:
-    """Copy the facts about the server's disks from *record* into its *document*. The config drive is not among the
-    disks: it is written again."""
-    document.state.update(record["state"])
+    """Copy the facts about the server's disks from *record*, which was checked (``check_disk_record``), into its
+    *document*, and nothing else. The config drive is not among the disks: it is written again."""
+    document.state.update((name, record["state"][name]) for name in NOTES if name in record["state"])
     document.state["made"] = [file for file in document.state.get("made", []) if file != "config.iso"]
-    document.want.update(record["want"])
+    document.want.update((name, record["want"][name]) for name in WANTED if name in record["want"])

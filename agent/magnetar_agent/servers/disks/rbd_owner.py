@@ -31,7 +31,7 @@ from magnetar_agent.volumes.pool_reports import report_pools
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError
 
 from . import rbd_images, root_pool
-from .disk_record import ADOPTED, GIVEN, RECORDED, disk_facts, take_disk_facts
+from .disk_record import ADOPTED, GIVEN, RECORDED, check_disk_record, disk_facts, take_disk_facts
 from .root_pool import NOTE, RBD
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _note_adoption(task: Task) -> None:
     pool = root_pool.configured_root_pool(host, RBD)
     tools = host.hypervisor.rbd_pool(pool.pool)
     mark, record = _find_record(tools, document)
+    check_disk_record(document, record, record["files"])
     former = f"{document.id}_{mark}_"
     if lost := [file for file in record["files"] if tools.size(former + file) is None]:
         raise Conflict(f"{', '.join(lost)} of server {document.name!r} is gone from the pool {pool.name} of Ceph. "
