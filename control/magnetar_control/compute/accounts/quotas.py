@@ -138,7 +138,7 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
     creations in the same project wait for its end. *among*: the result of ``binding_limits``, if the caller has already
     read it. *owner*: the owner of the servers; the caller by default.
     """
-    among = binding_limits(caller) if among is None else among
+    among = binding_limits(caller, owner) if among is None else among
     if connection is not None and among:
         quotas.lock_quota(connection, owner.project_id or caller.project)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}

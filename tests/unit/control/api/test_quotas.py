@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from magnetar_control.compute.accounts import quotas
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.store.accounts import quotas as limits
 from magnetar_core.errors import MagnetarError
@@ -30,6 +30,15 @@ def test_limits_bind_projects_and_users(compute):
         room("rita")
     assert (refused.value.status, refused.value.message) == (
         403, "Quota exceeded for ram: Requested 512, but already used 512 of 512 ram")
+
+
+def test_the_limits_of_another_owner_bind(compute):
+    """An administrator asks; neither the own limits nor those of the own user matter."""
+    compute.admin.put(OF_RED, {"quota_set": {"cores": 6}})
+    compute.admin.put(f"{OF_RED}?user_id=alice", {"quota_set": {"cores": 4}})
+    caller = Caller(compute.cloud, WHO["admin"], "req-1")
+    for owner, room in ((Owner("red", "alice"), 2), (Owner("red", "rita"), 3), (Owner(), 10)):
+        assert quotas.check_server_quota(caller, {"vcpus": 2, "ram": 512}, 1, 100, owner=owner) == room, owner
 
 
 def flavor(compute, id, **more):
