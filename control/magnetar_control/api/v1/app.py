@@ -94,7 +94,7 @@ class V1Application:
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
         streams = cloud.settings.event_streams
         self.events = CloudEvents(EventFeed(cloud.store), TransferLimit(
-            "streams", streams, cloud.settings.of_project(streams), " of events", of_admins=True), self._is_still_valid)
+            "streams", streams, cloud.settings.of_project(streams), " of events", of_admins=True), self._caller)
         #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
         self.ask_other_processes: Callable[[Request, float],
                                            Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
@@ -157,14 +157,6 @@ class V1Application:
             raise Forbidden("The token is for no project. Log in with a project (OS_PROJECT_NAME).")
         request.context = context
         return Caller(self.cloud, context, request.id)
-
-    def _is_still_valid(self, request: Request) -> bool:
-        """Return whether the token of a request that is being answered is still good, for the same project."""
-        project = request.context.project_id
-        try:
-            return bool(self._caller(request).project == project)
-        except Exception:  # noqa: BLE001 - the client connects again, and is told
-            return False
 
     def _answer(self, request: Request) -> Answer:
         if "%00" in request.path or "%00" in request.query_string:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -33,7 +34,7 @@ EVENT_STREAM = "text/event-stream"
 INTERVAL, USUAL = (0.5, 60.0), 5.0
 #: Most events in an answer; how many by default.
 MOST, LIMIT = 1000, 100
-#: Seconds after which the token of a client is checked again.
+#: Seconds after which the token and the roles of a client are checked again.
 CHECKED = 30.0
 
 
@@ -65,10 +66,11 @@ PARAMETERS: dict[str, Callable[[str, str], Any]] = {
 
 
 class CloudEvents:
-    """The route ``/v1/events``. *is_valid*: returns whether the token of a request is still good for its project."""
+    """The route ``/v1/events``. *identify*: returns the caller of a request, or raises an error if its token is not
+    valid."""
 
-    def __init__(self, feed: EventFeed, streams: TransferLimit, is_valid: Callable[[Request], bool]) -> None:
-        self.feed, self.streams, self.is_valid = feed, streams, is_valid
+    def __init__(self, feed: EventFeed, streams: TransferLimit, identify: Callable[[Request], Caller]) -> None:
+        self.feed, self.streams, self.identify = feed, streams, identify
 
     def answer(self, request: Request, caller: Caller) -> Answer:
         """Return the events after the request's cursor: a stream if the client accepts one, otherwise a page. Raises
@@ -77,18 +79,31 @@ class CloudEvents:
             raise MethodNotAllowed("Events are read (GET).", allow="GET")
         parameters = query.read_parameters(request.query, PARAMETERS, shown=80)
         streams = EVENT_STREAM in request.headers.get("accept", "")
-        event_filter = events.make_filter(
-            caller, all_projects=parameters.get(ALL_PROJECTS, False), kinds=parameters.get("kind", ()),
+        make_filter = partial(
+            events.make_filter, all_projects=parameters.get(ALL_PROJECTS, False), kinds=parameters.get("kind", ()),
             servers=parameters.get("server", ()))
+        event_filter = make_filter(caller)
         # Browsers and other clients of the standard name the last event in a header.
         cursor = parameters.get("cursor") or request.headers.get("last-event-id") or (NOW if streams else OLDEST)
         if streams:
-            return self._stream(request, event_filter, cursor, parameters.get("interval", USUAL))
+            is_valid = partial(self._is_still_valid, request, caller.project, make_filter, event_filter)
+            return self._stream(request, event_filter, cursor, parameters.get("interval", USUAL), is_valid)
         page = events.list_events(self.feed, event_filter, cursor, parameters.get("limit", LIMIT))
         return Answer({"events": page.events, "cursor": format_cursor(page.position)})
 
-    def _stream(self, request: Request, event_filter: EventFilter, cursor: str, interval: float) -> Answer:
-        """Return the answer that sends events until the client disconnects."""
+    def _is_still_valid(self, request: Request, project: str, make_filter: Callable[[Caller], EventFilter],
+                        event_filter: EventFilter) -> bool:
+        """Return whether the client of a stream may still see the same events: its token is good for *project*, and its
+        roles and the policy give the same filter."""
+        try:
+            caller = self.identify(request)
+            return caller.project == project and make_filter(caller) == event_filter
+        except Exception:  # noqa: BLE001 - the client connects again, and is told
+            return False
+
+    def _stream(self, request: Request, event_filter: EventFilter, cursor: str, interval: float,
+                is_valid: Callable[[], bool]) -> Answer:
+        """Return the answer that sends events until the client disconnects, or *is_valid* returns false."""
         sources = self.feed.look()
         position = events.start_position(sources, cursor)
         for name, source in sources.items():
@@ -98,13 +113,13 @@ class CloudEvents:
             return Answer(None, 200, headers, EVENT_STREAM)
         free = self.streams.take(request.context)
         stream = EventStream(self.feed, event_filter, position)
-        return Answer(SentEvents(stream, interval, lambda: self.is_valid(request), free), 200, headers, EVENT_STREAM)
+        return Answer(SentEvents(stream, interval, is_valid, free), 200, headers, EVENT_STREAM)
 
 
 class SentEvents(LiveBody):
     """The body of a stream: server-sent events, with a heartbeat every *interval* seconds. *is_valid*: returns whether
-    the client's token is still valid. *free*: called once at the end, so that the stream does not count any more for
-    the limit of concurrent streams."""
+    the client may still see these events. *free*: called once at the end, so that the stream does not count any more
+    for the limit of concurrent streams."""
 
     def __init__(self, stream: EventStream, interval: float, is_valid: Callable[[], bool],
                  free: Callable[[], None]) -> None:
@@ -126,7 +141,7 @@ class SentEvents(LiveBody):
                 if now - checked > CHECKED:
                     checked = now
                     if not await asyncio.get_running_loop().run_in_executor(None, self._is_valid):
-                        return  # the client connects again with a new token
+                        return  # the client connects again, with a new token or fewer rights
                 frames = [self._frame(event["kind"], event) for event in page]
                 if now - beat >= self._interval:
                     beat = now

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The file that overrides rules: what it allows and forbids, and what is said of one that is wrong."""
 
+import asyncio
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -9,12 +11,15 @@ import pytest
 
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.api.v1 import V1Application, event
 from magnetar_control.compute.access import policy
 from magnetar_control.compute.access.policies import POLICIES
 from magnetar_control.compute.access.policy import Policy
 from magnetar_control.compute.cloud import Cloud
+from magnetar_control.compute.events import events
 from magnetar_control.services import Context
 from magnetar_control.settings_file import make_settings
+from magnetar_control.web import Request
 from magnetar_core.errors import InvalidField
 
 from .compute import WHO, Caller
@@ -205,3 +210,32 @@ def test_what_managers_and_services_may():
     assert passed("service") - passed() == {
         "os_compute_api:os-server-external-events:create", "os_compute_api:os-volumes-attachments:swap",
         "os_compute_api:os-assisted-volume-snapshots:create", "os_compute_api:os-assisted-volume-snapshots:delete"}
+
+
+@pytest.mark.parametrize("query", ["all_projects=true", "kind=server&server=web1"])
+def test_a_stream_of_events_ends_when_an_administrator_is_none_any_more(small, monkeypatch, query):
+    """The token stays valid, because another role remains."""
+    monkeypatch.setattr(event, "CHECKED", 0.0)
+    monkeypatch.setattr(events, "TICK", 0.05)
+    small.cloud.settings = dataclasses.replace(small.cloud.settings, event_stream=True)
+    v1 = V1Application(small.cloud)
+
+    def ask():
+        return v1.handle(Request("GET", "/v1/events", query, {"x-auth-token": "admin", "accept": event.EVENT_STREAM}))
+
+    def set_roles(*roles):
+        monkeypatch.setitem(WHO, "admin", dataclasses.replace(WHO["admin"], roles=frozenset(roles)))
+
+    async def follow(pieces):
+        async with asyncio.timeout(60):
+            set_roles("admin", "reader")  # the same rights to events
+            seen = [await anext(pieces) for _piece in range(5)]
+            set_roles("reader")
+            return seen + [piece async for piece in pieces]
+
+    answer = ask()
+    assert answer.status == 200, answer.content
+    assert len(asyncio.run(follow(answer.body().pieces()))) < 10
+    answer.body().close()
+    again = ask()
+    assert again.status == (403 if query.startswith("all_projects") else 200)
