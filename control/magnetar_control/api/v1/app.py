@@ -93,7 +93,7 @@ class V1Application:
         #: The number of requests that may wait at the same time. Some threads always stay free for other requests.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
         streams = cloud.settings.event_streams
-        self.events = CloudEvents(EventFeed(cloud.store), TransferLimit(
+        self.events = CloudEvents(EventFeed(cloud.store, self._waiting), TransferLimit(
             "streams", streams, cloud.settings.of_project(streams), " of events", of_admins=True), self._caller)
         #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
         self.ask_other_processes: Callable[[Request, float],

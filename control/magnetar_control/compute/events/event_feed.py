@@ -24,6 +24,7 @@ from magnetar_control.store.actions import outbox
 from magnetar_control.store.actions.event_rows import Horizon, fetch_stream_rows, write_first_row
 from magnetar_control.store.actions.outbox import Outbox
 from magnetar_control.store.engine.database import ChangeCheck, Database
+from magnetar_control.store.engine.timeouts import hanging_database_error, statement_timeout
 from magnetar_control.store.store import Store
 from magnetar_core.document import Document
 from magnetar_core.errors import CursorExpired
@@ -39,6 +40,9 @@ PAGE, PAGES = 100, 16
 UNSURE = 5.0
 #: Looks, and seconds between them, until a request is answered without the events of unfinished transactions.
 LOOKS, BETWEEN = 5, 0.05
+#: Seconds that a statement may take on PostgreSQL, and that a look waits for another one of the same database; and that
+#: it waits when too many requests wait.
+PATIENCE, BRIEFLY = 5.0, 0.5
 
 
 class StoredEvent(NamedTuple):
@@ -65,10 +69,11 @@ class EventSource:
         event."""
         return self.horizon.newest
 
-    def look(self) -> bool:
+    def look(self, slots: threading.Semaphore | None = None) -> bool:
         """Read from the database which events are new, and update ``newest``. Return ``False`` while open transactions
-        may still add events with lower ids than the newest event."""
-        with self._lock:
+        may still add events with lower ids than the newest event. *slots*: a semaphore that limits how many requests
+        wait. Raises ``DBAPIError`` if the database does not answer, or another thread waits for it."""
+        with self._locked(slots):
             earlier = self.horizon.newest
             with self.database.read() as connection:
                 complete = self.horizon.look(connection)
@@ -80,9 +85,35 @@ class EventSource:
             self._notify()
         return complete
 
+    @contextlib.contextmanager
+    def _locked(self, slots: threading.Semaphore | None) -> Iterator[None]:
+        """Hold the lock during the ``with`` block. Raises ``OperationalError`` if the lock stays taken, because the
+        thread that holds it waits for the database. *slots*: see ``look``."""
+        if not self._lock.acquire(blocking=False) and not self._wait_for_lock(slots):
+            raise hanging_database_error(self.database.name)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _wait_for_lock(self, slots: threading.Semaphore | None) -> bool:
+        """Return whether the lock was acquired. Waits only ``BRIEFLY`` when *slots* has none free, and not at all for a
+        database that hangs."""
+        if self.database.breaker.hangs:
+            return False
+        if slots is None:
+            return self._lock.acquire(timeout=PATIENCE)
+        if not slots.acquire(blocking=False):
+            return self._lock.acquire(timeout=BRIEFLY)
+        try:
+            return self._lock.acquire(timeout=PATIENCE)
+        finally:
+            slots.release()
+
     def page(self, after: int) -> list[StoredEvent]:
         """Return the events that clients may see after the event *after* (an id; 0: from the oldest event), at most
-        ``PAGE``. Raises ``CursorExpired`` if the event *after* is not stored any more."""
+        ``PAGE``. Raises ``CursorExpired`` if the event *after* is not stored any more, and ``DBAPIError`` if the
+        database does not answer."""
         newest = self.newest or 0
         if newest < after:  # of a database that was restored from an older copy
             raise CursorExpired
@@ -90,7 +121,7 @@ class EventSource:
             page = self._pages.get(after)
         if page:
             return page
-        with self.database.read() as connection:
+        with statement_timeout(PATIENCE), self.database.read() as connection:
             rows = fetch_stream_rows(connection, self.tables, after, newest, PAGE)
         if rows is None:
             raise CursorExpired
@@ -109,7 +140,8 @@ class EventSource:
             pause = LOOK
             try:
                 if not complete or self._check.may_have_changed():
-                    complete = self.look()
+                    with statement_timeout(PATIENCE, refused=False):  # asks a database that hangs until it answers
+                        complete = self.look()
                 self._failing = False
             except DBAPIError as error:
                 if not self._failing:
@@ -120,10 +152,10 @@ class EventSource:
 
 class EventFeed:
     """The stored events of all databases of *store*, for the clients of one process. Waiting clients are woken when one
-    of the databases has new events."""
+    of the databases has new events. *slots*: a semaphore that limits how many requests wait."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, slots: threading.Semaphore) -> None:
+        self.store, self._slots = store, slots
         self._lock = threading.Lock()
         self._sources: dict[str, EventSource] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -146,12 +178,13 @@ class EventFeed:
         """Look for new events in all databases now, and return the sources of events by name of the database in
         cursors. Wait a moment for open transactions; the events of transactions that are still open then are left out.
         Raises ``DBAPIError`` if a database does not answer."""
-        sources = self.sources()
-        for source in sources.values():
-            for _look in range(LOOKS):
-                if source.look():
-                    break
-                time.sleep(BETWEEN)
+        with statement_timeout(PATIENCE):
+            sources = self.sources()
+            for source in sources.values():
+                for _look in range(LOOKS):
+                    if source.look(self._slots):
+                        break
+                    time.sleep(BETWEEN)
         return sources
 
     @contextlib.contextmanager

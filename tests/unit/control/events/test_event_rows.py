@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from magnetar_control.compute.events import event_feed
 from magnetar_control.compute.events.event_feed import EventSource
 from magnetar_control.store.actions import outbox
 from magnetar_control.store.actions.event_rows import Horizon, drop_old_event_rows, fetch_stream_rows, insert_event_rows
@@ -138,3 +141,23 @@ def test_the_newest_event_always_stays(source: EventSource) -> None:
     assert newest(source) > last
     with source.database.read() as connection:
         assert fetch_stream_rows(connection, BOX, last, newest(source), 10)
+
+
+@pytest.mark.parametrize(("hangs", "slots", "waited"), [
+    (False, 1, "PATIENCE"), (False, 0, "BRIEFLY"), (True, 1, None)])
+def test_a_look_does_not_wait_long_for_one_that_hangs(
+        source: EventSource, monkeypatch: pytest.MonkeyPatch, hangs: bool, slots: int, waited: str | None) -> None:
+    """Another thread waits for the database, and holds the lock."""
+    for name in ("PATIENCE", "BRIEFLY"):
+        monkeypatch.setattr(event_feed, name, 0.2 if name == waited else 60.0)
+    free = threading.Semaphore(slots)
+    if hangs:
+        source.database.breaker.late()
+    begun = time.monotonic()
+    with source._lock, pytest.raises(OperationalError, match="does not answer"):
+        source.look(free)
+    assert time.monotonic() - begun < 30.0
+    assert free.acquire(blocking=False) == bool(slots)  # given back
+    with source.database.read():  # an answer: it does not hang any more
+        pass
+    assert newest(source)
