@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,16 @@ def signature_of(method: str, url: str, headers: dict[str, str], region: str, se
 
 class FakeS3:
     """The object store. *objects*: content by key, of the bucket ``BUCKET``. *requests*: all requests as ``METHOD
-    target``. *faults*: answers to the next requests, instead of the right ones: (status, code), or ``None`` for a
-    connection that ends. *capacity*: bytes that it stores at most. *secret*: the secret key that it accepts."""
+    target``. *faults*: answers to the next requests, instead of the right ones: (status, code), pieces of a whole
+    answer, or ``None`` for a connection that ends. *ignores*: parameters of lists that it ignores. *capacity*: bytes
+    that it stores at most. *secret*: the secret key that it accepts."""
 
     def __init__(self, folder: Path, tls: tuple[Path, Path] | None = None) -> None:
         pytest.importorskip("botocore", reason="botocore is not installed")
         self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
-        self.faults: list[tuple[int, str] | None] = []
+        self.faults: list[tuple[int, str] | Iterable[bytes] | None] = []
+        self.ignores: tuple[str, ...] = ()
         self.capacity, self.secret, self.page = 1 << 40, SECRET_KEY, 1000
         self.credentials_file = folder / "s3-credentials"
         self.credentials_file.touch(0o600)
@@ -108,10 +110,13 @@ class _Handler(BaseHTTPRequestHandler):
         store.requests.append(f"{self.command} {self.path}")
         if store.faults:
             fault = store.faults.pop(0)
-            if fault is None:
-                self.close_connection = True
-            else:
+            if isinstance(fault, tuple):
                 self._answer(fault[0], code=fault[1])
+            else:
+                self.close_connection = True
+                with contextlib.suppress(OSError):  # the client has enough
+                    for piece in fault or ():
+                        self.wfile.write(piece)
         elif code := self._refusal(body):
             self._answer(403 if code != "XAmzContentSHA256Mismatch" else 400, code=code)
         else:
@@ -120,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             if bucket != BUCKET:
                 self._answer(404, code="NoSuchBucket")
             elif not slash:
-                self._bucket({name: values[0] for name, values in parse_qs(url.query).items()})
+                self._bucket({name: values[0] for name, values in parse_qs(url.query).items()
+                              if name not in store.ignores})
             else:
                 getattr(self, f"_{self.command.lower()}")(key, body)
 

@@ -87,6 +87,27 @@ def test_objects_are_put_read_listed_and_deleted(store: s3.FakeS3, bucket: S3Buc
             read()
 
 
+def test_a_list_with_other_keys_is_refused(store: s3.FakeS3, bucket: S3Bucket) -> None:
+    for key in ("one/a", "one/b", "two/a"):
+        bucket.put_object(key, b"x")
+    store.ignores = ("prefix",)
+    assert list(bucket.list_objects("")) == ["one/a", "one/b", "two/a"]
+    with pytest.raises(S3Error, match="listed the key 'magnetar/lab/one/a', which does not begin with"):
+        next(bucket.list_objects("two/"))
+    store.objects = {"other/folder/one/a": b"x"}
+    for listed in (bucket.list_objects(""), bucket.list_folders()):
+        with pytest.raises(S3Error, match="which does not begin with 'magnetar/lab/' as asked"):
+            list(listed)
+
+
+@pytest.mark.parametrize("token", ["", "<NextContinuationToken>same</NextContinuationToken>"])
+def test_a_part_of_a_list_is_no_list(store: s3.FakeS3, bucket: S3Bucket, token: str) -> None:
+    page = f"<L><IsTruncated>true</IsTruncated>{token}</L>".encode()
+    store.faults = [[b"HTTP/1.1 200 OK\r\n\r\n", page]] * 5
+    with pytest.raises(S3Error, match="a part of the list of objects"):
+        list(bucket.list_objects("one/"))
+
+
 def test_failures_that_may_be_temporary_are_repeated(store: s3.FakeS3, bucket: S3Bucket, waits: list[float]) -> None:
     store.faults = [(503, "SlowDown"), None, (500, "InternalError"), (400, "RequestTimeout")]
     bucket.put_object("key", b"content")

@@ -177,10 +177,17 @@ class S3Bucket:
             except ET.ParseError:
                 raise S3Error("The endpoint answered with no list of objects", 400) from None
             for element in page.iterfind(path):
-                yield (element.text or "")[len(beginning):]
-            token = page.findtext("{*}NextContinuationToken") or ""
-            if page.findtext("{*}IsTruncated") != "true" or not token:
+                key = element.text or ""
+                if not key.startswith(beginning + prefix):  # callers may delete what is listed
+                    raise S3Error("The endpoint listed the key %r, which does not begin with %r as asked"
+                                  % (key[:100], beginning + prefix), 400)
+                yield key[len(beginning):]
+            if page.findtext("{*}IsTruncated") != "true":
                 return
+            before, token = token, page.findtext("{*}NextContinuationToken") or ""
+            if token in ("", before):
+                raise S3Error("The endpoint answered with a part of the list of objects, and does not say how it goes "
+                              "on", 400)
 
     def _full(self, key: str) -> str:
         return "%s/%s" % (self.location.prefix, key) if self.location.prefix else key

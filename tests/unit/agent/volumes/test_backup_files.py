@@ -138,6 +138,15 @@ def test_only_the_objects_of_a_backup_are_listed(store: FakeS3, tmp_path: Path) 
     assert len(lists) == 3 and all(f"prefix=magnetar%2Flab%2F{made.id}%2F" in request for request in lists)
 
 
+def test_a_store_that_lists_too_much_keeps_other_backups(store: FakeS3, tmp_path: Path) -> None:
+    storage = BucketStorage(S3Bucket(store.location()))
+    made = write(storage, tmp_path, b"x" * CHUNK, catalogue(CHUNK))
+    store.ignores, before = ("prefix",), dict(store.objects)
+    with pytest.raises(Conflict, match="cannot be removed: The endpoint listed the key"):
+        storage.remove_backup(str(uuid.uuid4()), None)
+    assert store.objects == before and storage.has_backup(made.id)
+
+
 @pytest.mark.parametrize(("fault", "message"), [
     ((403, "AccessDenied"), "Check the keys in the credentials file.*Then repeat the call"),
     ((404, "NoSuchBucket"), "Create the bucket"), ((503, "SlowDown"), "503 SlowDown")])
