@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from magnetar_core.errors import Conflict, InvalidSettings, NoSpace
-from magnetar_core.http.s3 import S3Bucket, S3Error
+from magnetar_core.http.s3 import MOST_OBJECT, S3Bucket, S3Error
 
 from .backup_storage import CATALOGUE, CHUNKS, MAP
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Bytes of an object with chunks: a multiple of the bytes of a chunk.
 PACK = 32 << 20
 CHILDREN = "children"
+#: Bytes of a map that are read at most: a map has 40 bytes for each MiB of the volume.
+MOST_MAP = 1 << 30
 
 
 class BucketStorage:
@@ -57,7 +59,7 @@ class BucketStorage:
     def read_file(self, id: str, name: str) -> bytes | None:
         with self._reported("cannot be read"):
             try:
-                return self.bucket.get_object(f"{id}/{name}")
+                return self.bucket.get_object(f"{id}/{name}", most=MOST_MAP if name == MAP else MOST_OBJECT)
             except S3Error as error:
                 if error.missing:
                     return None

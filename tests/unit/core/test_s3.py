@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,40 @@ def test_a_part_of_a_list_is_no_list(store: s3.FakeS3, bucket: S3Bucket, token: 
     store.faults = [[b"HTTP/1.1 200 OK\r\n\r\n", page]] * 5
     with pytest.raises(S3Error, match="a part of the list of objects"):
         list(bucket.list_objects("one/"))
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"])
+def test_a_longer_answer_than_expected_is_not_read(store: s3.FakeS3, bucket: S3Bucket, head: bytes) -> None:
+    for read in (lambda: bucket.get_object("key", 0, 10), lambda: bucket.get_object("key", most=10)):
+        store.faults = [[head, b"x" * 99]]
+        with pytest.raises(S3Error, match="more than the 10 bytes"):
+            read()
+    store.faults = [[head[:-2] + b"Connection: close\r\n\r\n", b"x" * 98]] * 5
+    if b"99" in head:
+        with pytest.raises(S3Error, match=r"does not answer \(IncompleteRead"):
+            bucket.get_object("key")
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_answer_that_trickles_in_ends(store: s3.FakeS3, head: bytes) -> None:
+    def trickle() -> Iterator[bytes]:
+        yield head or b"HTTP/1.1 200 "
+        for _piece in range(300):
+            time.sleep(0.1)
+            yield b"x"
+
+    store.faults, begun = [trickle()], time.monotonic()
+    with pytest.raises(S3Error, match="an answer took longer than 5 s"):
+        S3Bucket(store.location(), attempts=1, timeout=0.5).get_object("key")
+    assert time.monotonic() - begun < 25
+
+
+def test_a_404_of_a_proxy_tells_nothing_of_an_object(store: s3.FakeS3, bucket: S3Bucket) -> None:
+    for fault, missing in (((404, ""), False), ((404, "NoSuchKey"), True)):
+        store.faults = [fault]
+        with pytest.raises(S3Error) as raised:
+            bucket.get_object("key")
+        assert raised.value.missing is missing
 
 
 def test_failures_that_may_be_temporary_are_repeated(store: s3.FakeS3, bucket: S3Bucket, waits: list[float]) -> None:

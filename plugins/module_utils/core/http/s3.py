@@ -13,7 +13,9 @@ import hashlib
 import hmac
 import http.client
 import random
+import socket
 import ssl
+import threading
 import time
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 from urllib.parse import quote, urlsplit
@@ -24,6 +26,12 @@ from .s3_location import S3Credentials, S3Location, read_s3_credentials
 
 #: Seconds that a connection may be silent.
 TIMEOUT = 60.0
+#: An attempt may last so many times as long as a connection may be silent.
+PATIENCE = 10
+#: Bytes of an object, of a list, and of any other answer that are read at most.
+MOST_OBJECT, MOST_LIST, MOST_ANSWER = 64 << 20, 16 << 20, 1 << 16
+#: Bytes that are read at once.
+PIECE = 1 << 20
 #: Requests for one call: the first one, and repetitions after failures that may be temporary.
 ATTEMPTS = 5
 #: Longest wait before the first repetition, in seconds. Each further wait may be twice as long, up to ``LONGEST``.
@@ -58,8 +66,8 @@ class S3Error(Exception):
 
     @property
     def missing(self) -> bool:
-        """Return whether the requested object does not exist."""
-        return self.status == 404 and self.code in ("", "NoSuchKey")
+        """Return whether the requested object does not exist. A 404 without a code may be of a proxy."""
+        return self.status == 404 and self.code == "NoSuchKey"
 
     @property
     def remedy(self) -> str:
@@ -112,7 +120,8 @@ class S3Bucket:
     Every method raises ``S3Error``, or ``InvalidSettings`` if the credentials file or the CA file cannot be used. A
     request is repeated after a failure that may be temporary, up to *attempts* requests in all, after random waits that
     grow. *wait*: the function that waits. All requests may be repeated without harm. *timeout*: seconds of silence
-    after which a request has failed. The credentials file is read for each request, so new access keys need no restart.
+    after which a request has failed; it may last ``PATIENCE`` times as long. The credentials file is read for each
+    request, so new access keys need no restart.
     """
 
     def __init__(self, location: S3Location, attempts: int = ATTEMPTS, timeout: float = TIMEOUT,
@@ -128,11 +137,12 @@ class S3Bucket:
         """Create or replace the object *key*. Readers see the old or the new object, never a part."""
         self._request("PUT", key, body=body)
 
-    def get_object(self, key: str, start: int = 0, length: Optional[int] = None) -> bytes:
-        """Return the content of the object *key*. With *length*, return only *length* bytes from the offset *start* on,
-        and raise ``S3Error`` if the object has fewer bytes. Without *length*, *start* is ignored."""
+    def get_object(self, key: str, start: int = 0, length: Optional[int] = None, most: int = MOST_OBJECT) -> bytes:
+        """Return the content of the object *key*, of *most* bytes at most. With *length*, return only *length* bytes
+        from the offset *start* on, and raise ``S3Error`` if the object has fewer bytes. Without *length*, *start* is
+        ignored."""
         headers = {} if length is None else {"range": "bytes=%d-%d" % (start, start + length - 1)}
-        content = self._request("GET", key, headers=headers)
+        content = self._request("GET", key, headers=headers, most=most if length is None else length)
         if length is not None and len(content) != length:
             raise S3Error("The object %s has no %d bytes at offset %d" % (key, length, start), 416)
         return content
@@ -142,7 +152,7 @@ class S3Bucket:
         try:
             self._request("HEAD", key)
         except S3Error as error:
-            if error.missing:
+            if error.missing or (error.status == 404 and not error.code):  # answers to HEAD have no body with a code
                 return False
             raise
         return True
@@ -171,7 +181,7 @@ class S3Bucket:
         while True:
             content = self._request("GET", None, query=(
                 *query, ("list-type", "2"), ("prefix", beginning + prefix),
-                *([("continuation-token", token)] if token else [])))
+                *([("continuation-token", token)] if token else [])), most=MOST_LIST)
             try:
                 page = ET.fromstring(content)  # noqa: S314 - of the operator's own object store
             except ET.ParseError:
@@ -193,9 +203,9 @@ class S3Bucket:
         return "%s/%s" % (self.location.prefix, key) if self.location.prefix else key
 
     def _request(self, method: str, key: Optional[str], query: Sequence[tuple[str, str]] = (), body: bytes = b"",
-                 headers: Optional[Mapping[str, str]] = None) -> bytes:
-        """Send a request for the object *key*, or for the bucket if *key* is ``None``. Return the body of the response.
-        After a failure that may be temporary, repeat the request."""
+                 headers: Optional[Mapping[str, str]] = None, most: int = MOST_ANSWER) -> bytes:
+        """Send a request for the object *key*, or for the bucket if *key* is ``None``. Return the body of the response,
+        of *most* bytes at most. After a failure that may be temporary, repeat the request."""
         path = "/" + self.location.bucket + ("" if key is None else "/" + self._full(key))
         url = self.location.endpoint_url.rstrip("/") + quote(path, safe="/" + SAFE)
         if query:
@@ -203,32 +213,36 @@ class S3Bucket:
                                   for name, value in sorted(query))
         for number in range(1, self.attempts + 1):
             try:
-                return self._send(method, url, dict(headers or {}), body)
+                return self._send(method, url, dict(headers or {}), body, most)
             except S3Error as error:
                 if number == self.attempts or not error.temporary:
                     raise
             self.wait(random.uniform(0.5, 1) * min(LONGEST, SHORTEST * 2 ** number))  # noqa: S311 - no secret
         raise AssertionError("the last attempt returns or raises")
 
-    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
+    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes, most: int) -> bytes:
         parts = urlsplit(url)
         credentials = read_s3_credentials(self.location.credentials_file)
         headers = sign_s3_request(method, url, headers, hashlib.sha256(body).hexdigest(), self.location.region,
                                   credentials, dt.datetime.now(dt.timezone.utc))
         try:
-            with contextlib.closing(self._connection(parts.scheme, parts.netloc)) as connection:
+            with contextlib.closing(self._connection(parts.scheme, parts.netloc)) as connection, \
+                    _ended_after(connection, PATIENCE * self.timeout):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may refuse before it has read all
                     connection.request(method, "%s?%s" % (parts.path, parts.query) if parts.query else parts.path,
                                        body or (b"" if method == "PUT" else None), headers)
                 response = connection.getresponse()
-                content = response.read()
+                refused = response.status // 100 != 2
+                content = _read_body(response, MOST_ANSWER if refused else most + 1)
         except ssl.SSLCertVerificationError as error:
             raise S3Error("The certificate of %s is not accepted (%s)" % (parts.netloc, error.verify_message),
                           code=BAD_CERTIFICATE) from error
         except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: of a wrong host name
             raise S3Error("%s does not answer (%s)" % (parts.netloc, error or type(error).__name__)) from error
-        if response.status // 100 != 2:
+        if refused:
             raise _refusal(method, response, content)
+        if len(content) > most:
+            raise S3Error("%s was answered with more than the %d bytes that are expected" % (method, most), 400)
         return content
 
     def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
@@ -240,6 +254,46 @@ class S3Bucket:
             raise InvalidSettings("%s, the file with the CA of the object store, cannot be used: %s."
                                   % (self.location.ca_file, error.strerror or error)) from None
         return http.client.HTTPSConnection(host, timeout=self.timeout, context=context)
+
+
+@contextlib.contextmanager
+def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Connect, and end the connection after *seconds*, however it is used within the context. Then raise
+    ``TimeoutError``: the end may look like that of an answer.
+    """
+    connection.connect()
+    sock, ended = connection.sock, threading.Event()  # the connection forgets it before the answer is read
+
+    def end() -> None:
+        ended.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # that of TLS would read on without decryption
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not ended.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if ended.is_set():
+        raise TimeoutError("an answer took longer than %g s" % seconds)
+
+
+def _read_body(response: http.client.HTTPResponse, most: int) -> bytes:
+    """Return the body of *response*, or the first *most* bytes. Raises ``IncompleteRead`` if it ends too early."""
+    content = bytearray()
+    while len(content) < most:
+        piece = response.read(min(PIECE, most - len(content)))
+        if not piece:
+            if response.length:
+                raise http.client.IncompleteRead(bytes(content[:PIECE]), response.length)
+            break
+        content += piece
+    return bytes(content)
 
 
 def _refusal(method: str, response: http.client.HTTPResponse, content: bytes) -> S3Error:

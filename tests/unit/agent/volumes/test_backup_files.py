@@ -118,13 +118,13 @@ def test_a_store_that_fails_removes_no_parent(storage: BackupStorage, tmp_path: 
         failing.setattr(Path, "read_bytes", raise_error(OSError(5, "Input/output error")))
         with pytest.raises(Conflict, match="cannot be read"):
             backup_files.dependent_backups(storage, parent.id)
-    monkeypatch.setattr(S3Bucket, "get_object", lambda *_args: b"[]")
+    monkeypatch.setattr(S3Bucket, "get_object", lambda *_args, **_more: b"[]")
     monkeypatch.setattr(Path, "read_bytes", lambda _path: b"damaged")
     assert backup_files.dependent_backups(storage, parent.id) == []
 
 
 def raise_error(error: Exception) -> Callable[..., bytes]:
-    def fail(*_args: Any) -> bytes:
+    def fail(*_args: Any, **_more: Any) -> bytes:
         raise error
     return fail
 
