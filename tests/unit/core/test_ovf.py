@@ -85,6 +85,22 @@ def test_what_is_refused(text: bytes, why: str) -> None:
         parse_description(text)
 
 
+@pytest.mark.parametrize(("capacity", "unit", "size"), [
+    (10**18, "byte * 2^99", None), (1, "byte * 2^99", None), (1 << 30, "byte * 2^30", 1 << 60),
+    ((1 << 30) + 1, "byte * 2^30", None), (0, "byte", None)])
+def test_sizes_of_disks_are_limited(capacity: int, unit: str, size: int | None) -> None:
+    text = description("a.vmdk").replace(b'ovf:capacity="1"', f'ovf:capacity="{capacity}" '
+                                         f'ovf:capacityAllocationUnits="{unit}"'.encode())
+    assert described(text)["disks"][0]["size"] == size
+
+
+@pytest.mark.parametrize("name", ["x" * 500_000, "a\u202eb.vmdk"])
+def test_odd_names_of_disks_are_refused_if_chosen(name: str) -> None:
+    (disk,) = parse_description(description(name)).disks
+    assert len(disk.name) <= 255 and disk.name.isprintable()
+    assert "is too long, or has odd characters" in disk.refused and len(disk.refused) < 200
+
+
 def test_texts_are_cut_and_printable() -> None:
     (nic,) = described(guest(device(10, 1, Connection="x" * 9999, ResourceSubType="E1000&#x200f;")))["nics"]
     assert nic == {"network": "x" * 255, "model": "e1000"}

@@ -19,6 +19,8 @@ from ..errors import ImageRefused
 MOST_DEPTH, MOST_ELEMENTS = 64, 20_000
 #: The most disks and NICs of a guest, and the longest text that is reported.
 MOST_DEVICES, MOST_TEXT = 32, 255
+#: The largest disk in bytes, 2^60: more than a VMDK, VHD or VHDX can have.
+MOST_SIZE = 1 << 60
 #: Namespace of elements and attributes of a description, for versions 1 and 2. Their names get the prefix ``ovf.``.
 _NAMESPACE = re.compile(r"http://schemas\.dmtf\.org/ovf/envelope/[12] ")
 #: Elements of devices, and types of resources in them.
@@ -151,13 +153,15 @@ def _disk(element: Element, file: Optional[Element], slots: Mapping[str, Mapping
         refused = "its disk has a parent"
     elif file.get("ovf.compression", "identity") != "identity" or file.get("ovf.chunkSize"):
         refused = "its disk is compressed or in pieces"
+    name = "" if file is None else file.get("ovf.href", "")
+    if len(name) > MOST_TEXT or not name.isprintable():
+        name, refused = _text(name), "the file name %r of its disk is too long, or has odd characters" % name[:60]
     capacity, unit = _count(element.get("ovf.capacity", "")), _unit(element.get("ovf.capacityAllocationUnits", "byte"))
     controller = controllers.get(slots.get(element.get("ovf.diskId", ""), {}).get("Parent", ""), {})
     model, bus = _text(controller.get("ResourceSubType", "")).lower(), _BUSES.get(controller.get("ResourceType", ""))
     if "nvme" in model or "virtio" in model:
         bus = "nvme" if "nvme" in model else "virtio"
-    name = "" if file is None else file.get("ovf.href", "")
-    return DescribedDisk(name, capacity * unit if capacity and unit else None, bus, model, refused)
+    return DescribedDisk(name, _within(capacity * unit, MOST_SIZE), bus, model, refused)
 
 
 def _hardware(root: Element, items: Sequence[Mapping[str, str]]) -> dict[str, Any]:
