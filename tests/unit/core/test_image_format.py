@@ -70,6 +70,14 @@ def test_every_prefix_of_a_header_is_refused(length: int) -> None:
         look(qcow2()[:length])
 
 
+def test_a_dynamic_vhd_that_ends_as_a_fixed_one_is_read_as_dynamic() -> None:
+    """As qemu-img reads it, which looks at the beginning first."""
+    dynamic = vhd(size=2 * MIB).ljust(4096, b"\0")
+    assert look(dynamic + vhd(kind=2, size=len(dynamic))[-512:]) == Facts("vhd", 2 * MIB)
+    with pytest.raises(ImageRefused, match="differencing"):
+        look(vhd(kind=4).ljust(4096, b"\0") + vhd(kind=2, size=4096)[-512:])
+
+
 SEEDS: list[bytes] = [qcow2(), qcow2(version=2), mbr(), iso(), kernel(), pe(), CPIO, vmdk("x"), gzip.compress(CPIO),
                       lzma.compress(CPIO), lzma.compress(CPIO, lzma.FORMAT_ALONE), b"vhdxfile" + bytes(MIB),
                       vhd(), vhd(kind=2), vhd(kind=4), vhdx(),

@@ -40,8 +40,10 @@ SECTOR_SIZE = 512
 
 
 def is_fixed_vhd(read: ReadAt, size: int) -> bool:
-    """Return whether content of *size* bytes is a VHD of fixed size: raw content with a footer behind it."""
-    if size <= FOOTER or size % FOOTER:
+    """Return whether content of *size* bytes is a VHD of fixed size: raw content with a footer behind it. Content that
+    also begins with a footer is read as a dynamic VHD by qemu-img, so it is none.
+    """
+    if size <= FOOTER or size % FOOTER or read(0, len(COOKIE)) == COOKIE:
         return False
     footer = read(size - FOOTER, FOOTER)
     if len(footer) < FOOTER or not footer.startswith(COOKIE) or not _sum_fits(footer):
