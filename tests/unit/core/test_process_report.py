@@ -24,6 +24,12 @@ from magnetar_core.daemon.report import start_process_report
 report = start_process_report("trial process")
 if sys.argv[1]:
     report.folder = lambda: Path(sys.argv[1])
+if sys.argv[1] == "hangs":
+    class StuckFolder(type(Path())):
+        def mkdir(self, *args, **more):
+            lock.acquire()
+
+    report.folder = lambda: StuckFolder("/nowhere")
 lock = threading.Lock()
 lock.acquire()
 os.umask(0)
@@ -107,6 +113,16 @@ def test_a_folder_that_cannot_be_created(hanging: tuple[subprocess.Popen[str], P
     process, log, _child = hanging
     assert "MainThread" in ask_report(process.pid, "trial process", log)["Threads"]
     assert "cannot be created: No such file or directory" in log.read_text()
+
+
+@pytest.mark.parametrize("hanging", ["hangs"], indirect=True)
+def test_a_folder_whose_disk_hangs(hanging: tuple[subprocess.Popen[str], Path, int]) -> None:
+    process, log, _child = hanging
+    for _time in range(2):  # the thread that waits for signals does not hang
+        sections = ask_report(process.pid, "trial process", log)
+        assert "MainThread" in sections["Threads"] and sections["Good"] == "a line\nanother\n\n"
+        assert "report output" not in sections["Threads"]
+    assert log.read_text().count("the report follows, because its folder does not answer within 2 s") == 2
 
 
 def test_sigabrt_writes_the_stacks(hanging: tuple[subprocess.Popen[str], Path, int]) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import queue
 import re
 import signal
 import sys
@@ -100,23 +101,22 @@ class ProcessReport:
 
     def write_report(self) -> None:
         """Write a report to a new file in the directory that ``self.folder`` returns, or to stderr if there is no
-        directory or the file cannot be created. Each section is written before the next section is computed."""
-        with self._open_output() as output:
-            moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            _write_lines(output, ["==== Report of magnetar %s, %s ====" % (self.process, moment)])
-            for title, section in {"Process": self._describe_process, "Threads": _describe_threads,
-                                   "Tasks": self._describe_tasks, **self._sections}.items():
-                _write_lines(output, ["", "== %s ==" % title, *_lines_in_time(section)])
-            _write_lines(output, ["", "==== End of the report of magnetar %s ====" % self.process])
+        directory or the file cannot be created. Each section is written before the next section is computed. If the
+        disk of the directory hangs, the rest of the report goes to stderr."""
+        folder = self.folder()
+        output = _ReportOutput(None if folder is None else self._open_file(folder))
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        output.write(["==== Report of magnetar %s, %s ====" % (self.process, moment)])
+        for title, section in {"Process": self._describe_process, "Threads": _describe_threads,
+                               "Tasks": self._describe_tasks, **self._sections}.items():
+            output.write(["", "== %s ==" % title, *_lines_in_time(section)])
+        output.write(["", "==== End of the report of magnetar %s ====" % self.process])
+        output.close()
 
     @contextlib.contextmanager
-    def _open_output(self) -> Iterator[int]:
-        """Yield the file descriptor for a report: a new file in the directory that ``self.folder`` returns. Only the
-        owner can read the file. If there is no directory, or the file cannot be created, yield stderr."""
-        folder = self.folder()
-        if folder is None:
-            yield STDERR
-            return
+    def _open_file(self, folder: Path) -> Iterator[int]:
+        """Yield the file descriptor for a report: that of a new file in *folder* which only its owner can read, or of
+        stderr if no file can be created in it."""
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + ".%06dZ" % (time.time_ns() // 1000 % 1000000)
         path = folder / ("magnetar-%s_%s_%d.txt" % (re.sub(r"[^a-z0-9]+", "-", self.process), moment, os.getpid()))
         try:
@@ -158,6 +158,49 @@ class ProcessReport:
         yield from _group_lines(stacks, "task")
 
 
+class _ReportOutput:
+    """The output of a report. *file*: opens the file for it; ``None`` for stderr. The disk of the file may hang, so a
+    separate thread opens it and writes to it. What it does not write within ``PATIENCE`` goes to stderr, and all that
+    follows."""
+
+    def __init__(self, file: Optional[contextlib.AbstractContextManager[int]]) -> None:
+        self._to_stderr = file is None
+        self._pieces: queue.SimpleQueue[Optional[list[str]]] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+        if file is not None:
+            threading.Thread(target=self._write_file, args=(file,), name="report output", daemon=True).start()
+
+    def _write_file(self, file: contextlib.AbstractContextManager[int]) -> None:
+        with contextlib.suppress(TimeoutError), file as output:
+            while (lines := self._pieces.get()) is not None:
+                if self._to_stderr:
+                    raise TimeoutError  # the file is not complete
+                _write_lines(output, lines)
+                self._done.release()
+            if self._to_stderr:
+                raise TimeoutError
+        self._done.release()
+
+    def write(self, lines: list[str]) -> None:
+        """Write *lines*, to stderr if the file does not take them in time."""
+        if not self._to_stderr:
+            self._pieces.put(lines)
+            self._wait("the report follows")
+        if self._to_stderr:
+            _write_lines(STDERR, lines)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._pieces.put(None)
+        if not self._to_stderr:
+            self._wait("the file of the report may be cut short")
+
+    def _wait(self, result: str) -> None:
+        if not self._done.acquire(timeout=PATIENCE):
+            self._to_stderr = True
+            _write_log_line("error", "%s, because its folder does not answer within %g s" % (result, PATIENCE))
+
+
 #: The report of this process.
 REPORT = ProcessReport()
 
@@ -185,7 +228,7 @@ def _describe_threads() -> Iterator[str]:
     stacks: dict[tuple[str, ...], list[str]] = {}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented
         thread = threads.get(ident)
-        if thread is not None and thread.name in ("report", "report section"):
+        if thread is not None and thread.name in ("report", "report output", "report section"):
             continue
         name = "%s (%s)" % (thread.name, thread.native_id) if thread is not None else "not of Python (%d)" % ident
         stacks.setdefault(tuple(_stack_lines(frame)), []).append(name)
