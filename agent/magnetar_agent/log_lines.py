@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tempfile
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ SERVICES = ("agent", "api", "conductor", "serve", "metadata", "firewall", "south
 LEVELS = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 #: How a command says on stderr why it ends.
 COMPLAINT = "magnetar: "
+#: Bytes of what journalctl writes to stderr that a message has at most.
+MOST_COMPLAINT = 2000
 
 
 class NoJournal(MagnetarError):
@@ -103,18 +106,19 @@ def read_journal(services: Sequence[str], since: datetime | None) -> Iterator[di
              *(f"--unit=magnetar-{service}" for service in services)]
     if since is not None:
         words.append(f"--since=@{since.timestamp():.6f}")
-    try:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603 - systemd's
-    except OSError:
-        raise NoJournal("This machine has no journalctl. Give the log file of a service: --file FILE, or - for the "
-                        "input.") from None
-    with process:
-        assert process.stdout
-        assert process.stderr
-        for text in process.stdout:
-            if (line := _journal_line(_json_object(text.decode(errors="replace")))) is not None:
-                yield line
-        problem = " ".join(process.stderr.read().decode(errors="replace").split())
+    with tempfile.TemporaryFile() as errors:  # a pipe that is full would stop journalctl
+        try:
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603 - systemd's
+        except OSError:
+            raise NoJournal("This machine has no journalctl. Give the log file of a service: --file FILE, or - for "
+                            "the input.") from None
+        with process:
+            assert process.stdout
+            for text in process.stdout:
+                if (line := _journal_line(_json_object(text.decode(errors="replace")))) is not None:
+                    yield line
+        errors.seek(0)
+        problem = " ".join(errors.read(MOST_COMPLAINT).decode(errors="replace").split())
     if process.returncode:
         raise NoJournal(f"The journal cannot be read ({problem or f'status {process.returncode}'}). Run it as root or "
                         "as a member of the group systemd-journal, or give a log file: --file FILE.")

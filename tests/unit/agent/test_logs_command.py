@@ -140,6 +140,17 @@ def test_a_machine_without_a_journal(journal: Path, capsys: pytest.CaptureFixtur
     assert "has no journalctl. Give the log file of a service: --file FILE" in capsys.readouterr().err
 
 
+def test_a_journal_with_many_complaints(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More of them than a pipe holds, before the entries."""
+    complain = "#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\n"
+    (journal / "journalctl").write_text(f"{complain}cat {journal}/entries\n")
+    assert shown(capsys, "--level", "debug")
+    (journal / "journalctl").write_text(f"{complain}exit 1\n")
+    assert main(["logs"]) == 1
+    error = capsys.readouterr().err
+    assert "The journal cannot be read (xxx" in error and len(error) < 3000
+
+
 @pytest.mark.parametrize(("uid", "hint"), [(0, ""), (1000, " The journal shows all lines only to root and")])
 def test_no_line(journal: Path, uid: int, hint: str, capsys: pytest.CaptureFixture[str],
                  monkeypatch: pytest.MonkeyPatch) -> None:
