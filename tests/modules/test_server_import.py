@@ -95,6 +95,37 @@ def test_an_interrupted_import_continues(module, agent, ova, monkeypatch):
     assert [action for action in done["actions"] if not action.startswith("server shop")] == []
 
 
+def test_an_image_of_a_further_disk_that_others_made_stays(module, agent, ova):
+    options = ova(2)
+    made = module("image", name="shop-disk2", host_path=options["host_path"], ova_disk="data.vmdk",
+                  properties={"os_distro": "debian"})["image"]
+    for changed in (True, False):
+        done = module("server_import", **options)
+        assert done["changed"] == changed, done
+        assert everything(agent) == {"image": ["shop", "shop-disk2"], "server": ["shop"], "volume": ["shop-disk2"]}
+    module("server", name="shop", state="absent")
+    assert module("server_import", **options)["changed"]
+    with Client(agent.endpoint) as client:
+        shown = client.get("image", "shop-disk2")
+    assert (shown["id"], shown["properties"]) == (made["id"], {"os_distro": "debian"})
+
+
+def test_an_interrupted_import_removes_its_image_later(module, agent, ova, monkeypatch):
+    used = importlib.import_module("ansible_collections.magnetar.compute.plugins.module_utils.core.http.client").Client
+    options, delete = ova(2), used.delete
+
+    def dies(self, noun, *args, **more):
+        raise RuntimeError("the process dies")
+
+    monkeypatch.setattr(used, "delete", dies)
+    with pytest.raises(RuntimeError, match="the process dies"):
+        module("server_import", **options)
+    assert everything(agent) == {"image": ["shop", "shop-disk2"], "server": [], "volume": ["shop-disk2"]}
+    monkeypatch.setattr(used, "delete", delete)
+    assert module("server_import", **options)["changed"]
+    assert everything(agent) == {"image": ["shop"], "server": ["shop"], "volume": ["shop-disk2"]}
+
+
 @pytest.mark.parametrize("check", [True, False])
 def test_what_is_refused_changes_nothing(module, agent, ova, check):
     options = ova()

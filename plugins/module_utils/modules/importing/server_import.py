@@ -21,6 +21,8 @@ GIB = 1 << 30
 POWER = {"running": "running", "stopped": "off"}
 #: Metadata of a volume: the OVA and the disk in it that it was made of.
 CHECKSUM, DISK = "ova_checksum", "ova_disk"
+#: Property of an image that an import made for the volume of a further disk, and removes: the name of the server.
+IMPORTED_FOR = "ova_imported_for"
 
 
 class ServerImportModule(Module):
@@ -203,17 +205,20 @@ class _Import:
 
     def _ensure_volume(self, number, image):
         """Create the volume for the further disk with the index *number* in the OVA. The volume is created from a
-        temporary image, which is then removed. *image*: the image of the first disk."""
+        temporary image, which is then removed. An image of the disk that was made in another way is used and stays.
+        *image*: the image of the first disk."""
         name, disk = self._disk_name(number), self.ovf["disks"][number]["name"]
         origin = {CHECKSUM: image.get("checksum") or "", DISK: disk}
         present = self._get("volume", name)
         if present is not None and present["metadata"] != origin:
             raise InvalidField("name", "leads to the volume %s, which exists and is not of this OVA" % name,
                                self.params["name"])
-        if present is None or present["status"] == "creating" or self.exists("image", name):
-            self._ensure_image(name, number, {})
+        mark, content = {IMPORTED_FOR: self.params["name"]}, self._get("image", name)
+        own = content is None or content["properties"] == mark
+        if present is None or present["status"] == "creating" or (own and content is not None):
+            self._ensure_image(name, number, mark if own else {})
             self.ensure("volume", name, {"image": name, "metadata": origin})
-            if not self.check_mode:
+            if own and not self.check_mode:
                 self.client.delete("image", name, timeout=self._waiting["timeout"])
 
     def result(self, diff_mode):
