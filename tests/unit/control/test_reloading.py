@@ -24,8 +24,8 @@ SOURCE = Path(serve.__file__).parent
 DERIVED = {"limits": ("builds_per_host", "live_migrations_per_host"), "of_project": ("project_share",),
            "workers_of_host": ("workers", "host_share"), "pools": ("network_pools",)}
 #: Functions that parts call once, when they are made.
-BUILDERS = {"scheduler_rules", "options_of", "_own_weighers", "image_quota_defaults", "offered_shares", "receivers_of",
-            "_urls", "engine_of", "keystone_of_settings"}
+BUILDERS = {"scheduler_rules", "options_of", "_computed_weighers", "image_quota_defaults", "offered_shares",
+            "receivers_of", "_urls", "engine_of", "keystone_of_settings"}
 #: What ``follow_settings`` computes again, and lambdas that read a setting later.
 FOLLOWED = {name for name in RELOADED if name.startswith(("quota_", "vendordata_")) or "weight" in name} | {
     "log_level", "shares", "host_down_after", "hold_upgrade", "weighers", "host_subset_size", "enabled_filters",

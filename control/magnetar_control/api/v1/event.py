@@ -130,6 +130,7 @@ class SentEvents(LiveBody):
         ends."""
         self._free()
 
+    # pylint: disable-next=invalid-overridden-method  # a call of either returns an asynchronous generator
     async def pieces(self) -> AsyncGenerator[bytes]:
         """Yield the pieces of the body, until the client's token becomes invalid. A piece is empty if there is nothing
         to send; it lets the server check whether the client is still connected."""
