@@ -37,8 +37,7 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Return *want*, a server's requested fields, completed: with uuids for names, MACs, and assigned resources of the
-    host such as CPUs. *document*: the existing server or ``None``. Raises ``InvalidField`` or ``Conflict``."""
+    """Return *want* with uuids instead of names, new MACs and assigned CPUs. *document*: the present server, if any."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:

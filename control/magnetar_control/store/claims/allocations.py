@@ -158,14 +158,12 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          cell_id: str | None = None, group: Group | None = None, ignore_disabled: bool = True,
                          owner: Mapping[str, str] | None = None, nics: Sequence[BandwidthRequest] | None = None,
                          isolate: bool = False) -> bool:
-    """Set the resources that the consumer *consumer_id* claims on a host: *amounts*, numbers of PCI *devices* by alias,
-    and *resources* by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few
-    resources, or the *group*'s policy forbids it. If *ignore_disabled* is false, also return ``False`` when the host is
-    disabled or forced down.
+    """Set the resources that the consumer claims on a host: *amounts*, numbers of PCI *devices* by alias, and
+    *resources* by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few
+    resources, or the *group*'s policy forbids it; without *ignore_disabled*, also when it is disabled or forced down.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
-    *nics*: NICs with bandwidth requests; ``None``: keep the chosen network cards. *isolate*: whether each NIC must have
-    a different provider (Nova's ``group_policy``).
+    *nics*: NICs with bandwidth requests; ``None``: keep the chosen network cards. *isolate*: Nova's ``group_policy``.
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
