@@ -113,7 +113,7 @@ class Owner:
         eventually(lambda: not self.call.get(f"{self.api}/volumes").json["volumes"])
         for host in self.cloud.hosts:
             for noun in ("volume_attachment", "volume_export", "volume"):
-                assert self.on_host(noun, host) == []
+                eventually(lambda noun=noun, host=host: self.on_host(noun, host) == [], f"no {noun} on {host}")
 
 
 def path(server: str, port: str = "") -> str:
