@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden
 
 from .event_cursor import NOW, OLDEST, format_cursor, parse_cursor
-from .event_feed import EventFeed, EventSource, StoredEvent
+from .event_feed import PAGE, EventFeed, EventSource, StoredEvent
 
 #: Fields that only administrators see: they name hosts.
 OF_ADMINS = ("host",)
@@ -107,13 +107,8 @@ def list_events(feed: EventFeed, event_filter: EventFilter, cursor: str, limit: 
     for name, source in sources.items():
         while looked_at < LOOKED_AT and len(events) < limit:
             page = source.page(position[name])
-            for kept_event in page:
-                if len(events) >= limit:
-                    break
-                position[name] = kept_event.id
-                looked_at += 1
-                if event_filter.matches(kept_event.document):
-                    events.append({**event_filter.show(kept_event.document), "cursor": format_cursor(position)})
+            events += _shown_events(page, event_filter, position, name, limit - len(events))
+            looked_at += len(page)
             if not page or position[name] >= (source.newest or 0):
                 break
     return EventPage(events, position)
@@ -139,7 +134,7 @@ class EventStream:
                     refreshed_at = time.monotonic()
                 events: list[Document] = []
                 for source in [source for source in sources.values() if self._behind(source)]:
-                    events += self._taken(source, await self._page(source))
+                    events += _shown_events(await self._page(source), self.event_filter, self.position, source.name)
                 yield events
                 await self.feed.wait(TICK, partial(self._any_behind, sources))
 
@@ -158,11 +153,16 @@ class EventStream:
             await asyncio.sleep(TICK)
             return []
 
-    def _taken(self, source: EventSource, page: list[StoredEvent]) -> list[Document]:
-        """Return those events of *page* that the client gets, and move the stream's position to the end of *page*."""
-        events = []
-        for kept_event in page:
-            self.position[source.name] = kept_event.id
-            if self.event_filter.matches(kept_event.document):
-                events.append({**self.event_filter.show(kept_event.document), "cursor": format_cursor(self.position)})
-        return events
+
+def _shown_events(page: Sequence[StoredEvent], event_filter: EventFilter, position: dict[str, int], name: str,
+                  most: int = PAGE) -> list[Document]:
+    """Return those events of *page* that the client gets, at most *most*, each with its cursor. Move *position* past
+    the events that were read. *name*: the name in cursors of the database that *page* is from."""
+    events: list[Document] = []
+    for stored_event in page:
+        if len(events) >= most:
+            break
+        position[name] = stored_event.id
+        if event_filter.matches(stored_event.document):
+            events.append({**event_filter.show(stored_event.document), "cursor": format_cursor(position)})
+    return events
