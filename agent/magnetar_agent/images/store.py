@@ -18,6 +18,7 @@ import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from magnetar_agent.host.write_errors import NO_ROOM
 from magnetar_agent.reconcile.documents import sync_folder
 from magnetar_core.errors import ImageRefused, InvalidRequest, NoSpace, TooLarge
 
@@ -34,7 +35,6 @@ SWEEP = ("", "images")
 #: Digests that are stored for all content, so that a checksum of either kind can be compared.
 ALGORITHMS = ("sha256", "sha512")
 _ZEROS = bytes(CHUNK)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 #: Readable by QEMU's user through its group; writable by no user.
 MODE = 0o440
 
@@ -173,7 +173,7 @@ class ImageStore:
                 self.check_room(length)
             yield part
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in NO_ROOM:
                 raise
             raise NoSpace(f"No room is left for the image under {self.root} ({error.strerror}); nothing of it was "
                           "kept. Free some, and try again.") from error

@@ -8,7 +8,6 @@ the agent dies.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -16,8 +15,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from magnetar_agent.host.write_errors import convert_write_error
 from magnetar_agent.reconcile.documents import sync_folder, write_atomically
-from magnetar_core.errors import Conflict, MagnetarError, NoSpace
+from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -122,7 +122,8 @@ class DirectoryStorage:
                 yield _FolderWriter(part, self.folder / id, chunks)
         except OSError as error:
             shutil.rmtree(part, ignore_errors=True)
-            raise _write_error(self.folder, error) from error
+            raise convert_write_error(error, "backup", self.folder, "Delete backups, or enlarge the file system",
+                                      "backup directory") from error
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
@@ -161,12 +162,3 @@ class _FolderWriter:
         sync_folder(self.part)
         self.part.rename(self.folder)
         sync_folder(self.folder.parent)
-
-
-def _write_error(folder: Path, error: OSError) -> MagnetarError:
-    """Convert *error*, raised while a backup was written to *folder*, to ``NoSpace`` or ``Conflict``."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpace(f"No room is left for the backup in {folder} ({error.strerror}); nothing of it was kept. "
-                       "Delete backups, or enlarge the file system, then repeat the call.")
-    return Conflict(f"The backup cannot be written to {folder}: {error.strerror or error}. Nothing of it was kept. "
-                    "Look at the backup directory, then repeat the call.")

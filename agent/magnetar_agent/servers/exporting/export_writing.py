@@ -7,7 +7,6 @@ crash finds them all. The server's lock is held meanwhile: the server does not s
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -15,10 +14,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magnetar_agent.host.write_errors import convert_write_error
 from magnetar_agent.reconcile.documents import sync_folder, write_atomically
 from magnetar_agent.servers import MIB
 from magnetar_agent.volumes import remote
-from magnetar_core.errors import Conflict, MagnetarError, NoSpace
+from magnetar_core.errors import Conflict
 from magnetar_core.operations import utc_timestamp
 
 from .export_folder import (
@@ -71,7 +71,7 @@ def write_server_export(task: Task) -> None:
         except BaseException as error:
             remove_export_files(folder, names)
             if isinstance(error, OSError):
-                raise _write_failure(folder, error) from error
+                raise convert_write_error(error, "export", folder, "Free some room", "folder") from error
             raise
     document.state.pop("begun")
     document.state["made"] = True
@@ -85,15 +85,6 @@ def drop_server_export(task: Task) -> None:
     names = state.get("begun") or [file["name"] for file in state.get("files", ())]
     if names:
         remove_export_files(Path(task.document.want["folder"]), names)
-
-
-def _write_failure(folder: Path, error: OSError) -> MagnetarError:
-    """Convert *error*, raised while an export was written to *folder*, to ``NoSpace`` or ``Conflict``."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpace(f"No room is left for the export in {folder} ({error.strerror}); nothing of it was kept. Free "
-                       "some room, then repeat the call.")
-    return Conflict(f"The export cannot be written to {folder}: {error.strerror or error}. Nothing of it was kept. "
-                    "Look at the folder, then repeat the call.")
 
 
 def _write_files(task: Task, server: Document, folder: Path, disks: list[ExportedDisk],
