@@ -58,7 +58,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
-        "pools": report_pools(host), **_disk_storage(host, room),
+        **_storage(host, room),
     }
     try:
         domains = host.hypervisor.domains()
@@ -79,12 +79,15 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
     return {field.name: fields.get(field.name) for field in Host.fields if field.name != "orphans"}
 
 
-def _disk_storage(host: LocalHost, room: own_disks.Room) -> dict[str, Any]:
-    """Return the host's fields ``local_disks``, ``disk_folder`` and ``disk_pool``, which say where its servers' disks
-    are. *room*: the storage for new disks; its *reason* says why that storage cannot be used."""
-    return {"local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
+def _storage(host: LocalHost, room: own_disks.Room) -> dict[str, Any]:
+    """Return the host's field ``pools``, and the fields ``local_disks``, ``disk_folder`` and ``disk_pool``, which say
+    where its servers' disks are. *room*: the storage for new disks; its *reason* says why that storage cannot be used.
+    """
+    reports = report_pools(host)
+    return {"pools": reports,
+            "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
                             "reason": room.reason},
-            "disk_folder": disk_folder_fields(host), "disk_pool": rbd_owner.report_disk_pool(host)}
+            "disk_folder": disk_folder_fields(host), "disk_pool": rbd_owner.report_disk_pool(host, reports)}
 
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:

@@ -27,7 +27,6 @@ from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.migrations import migration_of_server
 from magnetar_agent.reconcile.documents import write_atomically
 from magnetar_agent.servers import server_folder
-from magnetar_agent.volumes.pool_reports import report_pools
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError
 
 from . import rbd_images, root_pool
@@ -35,7 +34,7 @@ from .disk_record import ADOPTED, GIVEN, RECORDED, check_disk_record, disk_facts
 from .root_pool import NOTE, RBD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.host.storage import RbdPool
@@ -285,13 +284,14 @@ def _give_back(host: LocalHost, document: Document, adopted: Fields) -> bool:
 
 
 # What the host reports ----------------------------------------------------------------------------------------------
-def report_disk_pool(host: LocalHost) -> Fields | None:
-    """Return the host's field ``disk_pool``; ``None`` if new servers' disks are not in Ceph. While Ceph does not
-    answer, ``id`` is the identity of the pool that was read last and is stored in the state folder."""
+def report_disk_pool(host: LocalHost, pools: Iterable[Fields]) -> Fields | None:
+    """Return the host's field ``disk_pool``; ``None`` if new servers' disks are not in Ceph. *pools*: the host's
+    reports of its pools. While Ceph does not answer, ``id`` is the identity of the pool that was read last and is
+    stored in the state folder."""
     name = host.settings.root_pool
     if name is None or root_pool.type_of(host, name) != RBD:
         return None
-    report: Mapping[str, Any] = next((report for report in report_pools(host) if report["name"] == name), {})
+    report: Mapping[str, Any] = next((pool for pool in pools if pool["name"] == name), {})
     path = Path(host.settings.state_dir) / KNOWN
     known = path.read_text() if path.exists() else ""
     if (identity := report.get("identity")) and identity != known:

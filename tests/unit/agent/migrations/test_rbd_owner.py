@@ -14,6 +14,7 @@ import pytest
 
 from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.servers.disks.rbd_owner import record_all_rbd_disks, report_disk_pool
+from magnetar_agent.volumes.pool_reports import report_pools
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NotFound
 from magnetar_core.http.client import Client
 from tests.support.agent.ceph import dead_after, images_of, owner_of, share_ceph
@@ -60,7 +61,7 @@ class OnCeph:
 
     def gives(self) -> str:
         """How the first host is called as an owner."""
-        report = report_disk_pool(self.one.agent.host)
+        report = report_disk_pool(self.one.agent.host, report_pools(self.one.agent.host))
         assert report is not None
         return str(report["owner"])
 
