@@ -27,7 +27,7 @@ from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict, MagnetarError
 
 from . import root_pool
-from .disk_record import RECORDED
+from .disk_record import DISK_FILE, RECORDED
 from .root_pool import NOTE, RBD
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ BASE = "magnetar-base-"
 #: Suffix of the file of a disk that is being removed.
 GOING = ".link"
 #: Files that mark a disk as complete, or as being removed.
-_FILE = re.compile(r"disk(?:\.swap|\.ephemeral[0-9]*)?(?:\.link)?")
+_FILE = re.compile(rf"{DISK_FILE.pattern}(?:{re.escape(GOING)})?")
 #: Images of servers; the group is the uuid and the mark.
 RBD_IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_disk.*")
 
@@ -240,7 +240,7 @@ def complete_rbd_disks(host: LocalHost, document: Document) -> list[str]:
     """Return the file names of the server's complete disks, such as ``disk.swap``. The root disk (``disk``) comes
     first."""
     return sorted(path.name for path in server_folder(host, document.id).glob("disk*")
-                  if _FILE.fullmatch(path.name) and not path.name.endswith(GOING))
+                  if DISK_FILE.fullmatch(path.name))
 
 
 # Other hosts ------------------------------------------------------------------------------------------------------
