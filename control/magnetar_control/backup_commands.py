@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 #: The file of each backup that has its facts.
 CATALOGUE = "backup.json"
-S3 = "s3://"
 #: Where a host of the control plane has the keys of the object store; agents have them in the same file.
 CREDENTIALS = "/etc/magnetar/s3-credentials"
 
@@ -89,7 +88,9 @@ def _catalogue_texts(options: argparse.Namespace) -> Iterator[tuple[str, str | E
     """Yield (path or URL, text) of each catalogue, the file ``backup.json`` with a backup's metadata, in the source in
     *options*. An unreadable file has the error in place of the text. Raises ``InvalidSettings`` if there is no such
     source, and ``Unreachable`` if the object store refuses."""
-    if options.source.startswith(S3):
+    from magnetar_core.http.s3_location import SCHEME
+
+    if options.source.startswith(SCHEME):
         yield from _bucket_catalogues(_bucket_location(options))
         return
     directory = Path(options.source)
@@ -107,7 +108,7 @@ def _bucket_location(options: argparse.Namespace) -> S3Location:
     for an invalid value."""
     from magnetar_core.http import s3_location
 
-    bucket, _slash, prefix = options.source.removeprefix(S3).rstrip("/").partition("/")
+    bucket, _slash, prefix = options.source.removeprefix(s3_location.SCHEME).rstrip("/").partition("/")
     for name, value, check in (("--endpoint-url", options.endpoint_url or "", s3_location.check_s3_endpoint),
                                (f"the bucket of {options.source}", bucket, s3_location.check_s3_bucket),
                                (f"the prefix of {options.source}", prefix, s3_location.check_s3_prefix),
@@ -127,7 +128,7 @@ def _bucket_catalogues(location: S3Location) -> Iterator[tuple[str, str | Except
     bucket = S3Bucket(location)
     try:
         for id in sorted(bucket.list_folders()):
-            place = "/".join(filter(None, (f"{S3}{location.bucket}", location.prefix, id, CATALOGUE)))
+            place = location.uri(id, CATALOGUE)
             try:
                 yield place, bucket.get_object(f"{id}/{CATALOGUE}").decode()
             except UnicodeDecodeError as error:

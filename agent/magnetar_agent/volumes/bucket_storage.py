@@ -53,8 +53,7 @@ class BucketStorage:
             return next(self.bucket.list_objects(f"{id}/", limit=1), None) is not None
 
     def place_of(self, id: str, name: str) -> str:
-        location = self.bucket.location
-        return "/".join(filter(None, (f"s3://{location.bucket}", location.prefix, id, name)))
+        return self.bucket.location.uri(id, name)
 
     def read_file(self, id: str, name: str) -> bytes | None:
         with self._reported("cannot be read"):

@@ -301,7 +301,7 @@ def _refusal(method: str, response: http.client.HTTPResponse, content: bytes) ->
     usually XML with an error code."""
     code = message = ""
     with contextlib.suppress(ET.ParseError):  # answers to HEAD and of proxies have no XML
-        document = ET.fromstring(content[:1 << 16])  # noqa: S314 - as above
+        document = ET.fromstring(content)  # noqa: S314 - as above
         code, message = document.findtext("{*}Code") or "", document.findtext("{*}Message") or ""
     words = " ".join(filter(None, (str(response.status), code or response.reason)))
     why = " (%s)" % message.strip().rstrip(".")[:200] if message else ""

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from ..errors import InvalidSettings
 
+#: How the URIs of objects begin.
+SCHEME = "s3://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(?:/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){0,7}")
 _REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -40,6 +42,10 @@ class S3Location:
     prefix: str = ""
     region: str = "us-east-1"
     ca_file: Optional[str] = None
+
+    def uri(self, *names: str) -> str:
+        """Return the URI of the object whose key, without the prefix, is *names* joined by slashes."""
+        return SCHEME + "/".join(filter(None, (self.bucket, self.prefix, *names)))
 
 
 def read_s3_credentials(path: str) -> S3Credentials:
